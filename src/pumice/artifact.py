@@ -1,0 +1,220 @@
+"""The artifact's manifest: the only thing that the side that builds and the side that runs share.
+
+An artifact is a directory:
+    manifest.json   this file's `Manifest`
+    model.so        (cpu) kernels; *.hsaco, *.cubin, *.wgsl, *.cl for other devices
+    weights.safetensors   weights in the target's packed layout, mapped and not read
+    tokenizer.json, chat_template.jinja, generation.json
+
+A *plan* is an ordered list of launches over one arena. Its integers are expressions of the batch's symbols:
+    T tokens   S sequences   M blocks a row of the block table holds   R rows of logits asked for
+An expression is an int, a symbol, or `[operator, a, b]` with operator one of + - * // ceildiv min max.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pumice.errors import ArtifactError
+
+SCHEMA = 1
+Expr = Any  # int | str | list[Expr]; recursive aliases are beyond Python 3.10's mypy
+
+
+def evaluate(expr: Expr, symbols: Mapping[str, int]) -> int:
+    """The value of an expression; ArtifactError when it is malformed or a symbol is unknown."""
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, str):
+        if expr in symbols:
+            return symbols[expr]
+        raise ArtifactError(f"the plan uses symbol {expr!r}; known: {', '.join(symbols)}")
+    if isinstance(expr, list | tuple) and len(expr) == 3:
+        a, b = evaluate(expr[1], symbols), evaluate(expr[2], symbols)
+        match expr[0]:
+            case "+":
+                return a + b
+            case "-":
+                return a - b
+            case "*":
+                return a * b
+            case "//":
+                return a // b
+            case "ceildiv":
+                return -(-a // b)
+            case "min":
+                return min(a, b)
+            case "max":
+                return max(a, b)
+    raise ArtifactError(f"the plan holds {expr!r}, which is no expression")
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """A pointer argument. space: arena | weight | input | cache | output.
+
+    arena: `offset` bytes into the arena. weight: `name` is a tensor of weights.safetensors. input: `name` is one of the step's
+    inputs. cache: `name` is "k" or "v", `layer` says whose. output: logits.
+    """
+
+    space: str
+    name: str = ""
+    offset: int = 0
+    layer: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel call. `arguments` holds a BufferRef or an expression each; `label` names it in a profile."""
+
+    kernel: str
+    arguments: tuple[Any, ...]
+    label: str
+    grid: tuple[Expr, Expr, Expr] | None = None  # GPUs only
+    bytes_read: Expr = 0  # estimate, for profiles and predictions
+    operations: Expr = 0  # multiply and add count as two
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An entry point: what to launch, and how much arena it needs at the bounds."""
+
+    launches: tuple[Launch, ...]
+    arena_bytes: int
+    bounds: dict[str, int]  # symbol → its largest value
+    output: BufferRef  # logits float32[R, V]
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """What was chosen for a symbol, and why."""
+
+    symbol: str
+    operator: str
+    kernel: str
+    reason: str
+    config: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)  # kernel → why not
+    file: str = "model.so"
+    arguments: tuple[str, ...] = ()
+    resources: dict[str, int] = field(default_factory=dict)  # registers, spills, LDS: GPUs
+
+
+@dataclass(frozen=True)
+class CacheSpec:
+    """The paged key/value cache. Shapes are a block's, for one layer; a device multiplies by blocks and layers."""
+
+    layers: int
+    block_size: int  # tokens in a block
+    k_block_shape: tuple[int, ...]  # CPU: [kv_heads, head_dim, block_size]
+    v_block_shape: tuple[int, ...]  # CPU: [kv_heads, block_size, head_dim]
+    dtype: str = "float16"
+    window: int | None = None  # sliding window of every layer, when the model has one
+
+    def bytes_per_block(self) -> int:
+        """Bytes of one block over all layers, keys and values."""
+        size = {"float16": 2, "bfloat16": 2, "float32": 4}[self.dtype]
+        k = size
+        for n in self.k_block_shape:
+            k *= n
+        v = size
+        for n in self.v_block_shape:
+            v *= n
+        return self.layers * (k + v)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the run side must know of a model."""
+
+    name: str
+    architecture: str
+    vocab_size: int
+    context_length: int
+    parameters: int  # weights counted once
+    weight_bytes: int  # as packed
+    bytes_per_token: int  # weights a decoded token must read
+    quantization: str
+    source: str = ""
+    digest: str = ""
+    config: dict[str, Any] = field(default_factory=dict)  # the model's own settings, for people
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json."""
+
+    pumice: str
+    target: dict[str, Any]  # name, api, arch, features
+    model: ModelInfo
+    cache: CacheSpec
+    entries: dict[str, Plan]  # "decode", "extend"
+    kernels: tuple[KernelRecord, ...]
+    schema: int = SCHEMA
+    versions: dict[str, str] = field(default_factory=dict)  # tvm, triton, numpy
+    memory: dict[str, int] = field(default_factory=dict)  # weights, arena, cache_block
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
+
+    @staticmethod
+    def load(path: Path) -> Manifest:
+        """Reads a manifest. ArtifactError when it is missing, damaged or of another schema."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ArtifactError(f"{path.parent} is no artifact: it has no {path.name}") from None
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{path} cannot be read: {error}") from None
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            found = data.get("schema") if isinstance(data, dict) else None
+            raise ArtifactError(
+                f"{path} has schema {found!r}; this version reads {SCHEMA}",
+                hint="Compile the model again with `pumice compile`.",
+            )
+        try:
+            return _manifest(data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{path} is damaged: {error!r}") from None
+
+
+def _argument(value: Any) -> Any:
+    return BufferRef(**value) if isinstance(value, dict) else value
+
+
+def _plan(data: dict[str, Any]) -> Plan:
+    launches = tuple(
+        Launch(**{**item, "arguments": tuple(_argument(a) for a in item["arguments"])})
+        for item in data["launches"]
+    )
+    return Plan(
+        launches=launches,
+        arena_bytes=int(data["arena_bytes"]),
+        bounds=dict(data["bounds"]),
+        output=BufferRef(**data["output"]),
+    )
+
+
+def _manifest(data: dict[str, Any]) -> Manifest:
+    cache = dict(data["cache"])
+    cache["k_block_shape"] = tuple(cache["k_block_shape"])
+    cache["v_block_shape"] = tuple(cache["v_block_shape"])
+    kernels = tuple(
+        KernelRecord(**{**k, "arguments": tuple(k.get("arguments", ()))}) for k in data["kernels"]
+    )
+    return Manifest(
+        pumice=data["pumice"],
+        target=data["target"],
+        model=ModelInfo(**data["model"]),
+        cache=CacheSpec(**cache),
+        entries={name: _plan(plan) for name, plan in data["entries"].items()},
+        kernels=kernels,
+        schema=data["schema"],
+        versions=data.get("versions", {}),
+        memory=data.get("memory", {}),
+    )

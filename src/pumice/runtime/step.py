@@ -1,0 +1,46 @@
+"""The step: the one contract between an engine, which knows no model, and an executable, which knows no request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class StepLimits:
+    """What one step may hold. An engine must stay within."""
+
+    vocab_size: int
+    max_tokens: int  # T of one step
+    max_sequences: int  # S of one step
+    max_rows: int  # R: rows of logits of one step
+    context_length: int  # positions 0 … context_length − 1
+    block_size: int
+    num_blocks: int  # blocks that the cache has
+
+
+@dataclass
+class StepBatch:
+    """A ragged batch; all arrays int32 and contiguous.
+
+    Sequence s owns tokens query_start[s] … query_start[s+1]−1, which are the *last* ones of its context.
+    """
+
+    tokens: np.ndarray  # [T] token ids
+    positions: np.ndarray  # [T] position of each token in its sequence
+    slots: np.ndarray  # [T] cache slot to write: block · block_size + offset
+    query_start: np.ndarray  # [S+1] offsets into tokens
+    context_len: np.ndarray  # [S] tokens in the cache after this step's are appended
+    block_table: np.ndarray  # [S, M] block of each block_size stretch of the context; unused entries are 0
+    sample_rows: np.ndarray  # [R] rows of `tokens` whose logits are wanted
+
+
+class Executable(Protocol):
+    """A loaded model on a device."""
+
+    limits: StepLimits
+
+    def step(self, batch: StepBatch) -> np.ndarray:
+        """Runs a batch; returns logits float32[R, V], valid until the next step."""
