@@ -1,0 +1,93 @@
+"""Directories and files that appear whole or not at all, and locks that die with their owner."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from pumice.errors import StorageError
+
+
+def storage_error(error: OSError, path: Path) -> StorageError:
+    """What a person can do about a failed write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            f"no space is left on the disk of {path}",
+            hint="Free some space, or choose another place with --cache-dir.",
+        )
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return StorageError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="Choose another place with --cache-dir.",
+        )
+    return StorageError(f"writing {path} failed: {error}")
+
+
+def require_space(folder: Path, nbytes: int) -> None:
+    """StorageError when the disk of `folder` has less than `nbytes` free."""
+    free = shutil.disk_usage(folder).free
+    if free < nbytes:
+        raise StorageError(
+            f"{nbytes / 1e9:.2f} GB are needed in {folder}; {free / 1e9:.2f} GB are free",
+            hint="Free some space, or choose another place with --cache-dir.",
+        )
+
+
+def make_directory(path: Path) -> None:
+    """Creates a directory and its parents; StorageError when that cannot be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on `path` (created when missing).
+
+    The kernel drops a flock when its process ends in whatever way, so no lock is ever stale.
+    """
+    make_directory(path.parent)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise storage_error(error, path) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def atomic_directory(final: Path) -> Iterator[Path]:
+    """Yields a new directory beside `final` that takes its name at the end, or vanishes after an exception.
+
+    Call it under `locked`: leftovers of killed processes are removed first.
+    """
+    make_directory(final.parent)
+    for leftover in final.parent.glob(f".{final.name}.*.tmp"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    work = final.parent / f".{final.name}.{os.getpid()}.tmp"
+    try:
+        work.mkdir()
+    except OSError as error:
+        raise storage_error(error, work) from error
+    try:
+        yield work
+        if final.exists():  # a damaged one, or one that is asked to be replaced
+            shutil.rmtree(final)
+        os.replace(work, final)
+    except OSError as error:
+        shutil.rmtree(work, ignore_errors=True)
+        if isinstance(error, StorageError):
+            raise
+        raise storage_error(error, final) from error
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise

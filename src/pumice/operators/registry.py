@@ -1,0 +1,46 @@
+"""The operators, as lazy strings: nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from pumice.errors import UnsupportedError
+from pumice.operators.base import Kernel, OperatorSpec
+
+OPERATORS: dict[str, str] = {
+    "add": "pumice.operators.add.spec:SPEC",
+    "attention": "pumice.operators.attention.spec:SPEC",
+    "concat": "pumice.operators.concat.spec:SPEC",
+    "embedding": "pumice.operators.embedding.spec:SPEC",
+    "gather_rows": "pumice.operators.gather_rows.spec:SPEC",
+    "linear": "pumice.operators.linear.spec:SPEC",
+    "quantize": "pumice.operators.quantize.spec:SPEC",
+    "rms_norm": "pumice.operators.rms_norm.spec:SPEC",
+    "rope_append": "pumice.operators.rope.spec:APPEND_SPEC",
+    "rope_table": "pumice.operators.rope.spec:TABLE_SPEC",
+    "silu_mul": "pumice.operators.silu_mul.spec:SPEC",
+}
+
+
+def resolve(reference: str) -> Any:
+    """The object that a "module:attribute" string names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@functools.cache
+def get_spec(name: str) -> OperatorSpec:
+    """An operator's spec; UnsupportedError names the known operators."""
+    if name not in OPERATORS:
+        raise UnsupportedError(f"operator {name!r} is unknown; known: {', '.join(OPERATORS)}")
+    spec = resolve(OPERATORS[name])
+    assert isinstance(spec, OperatorSpec)
+    return spec
+
+
+@functools.cache
+def kernels_of(name: str) -> tuple[Kernel, ...]:
+    """An operator's kernels, in the spec's order of preference."""
+    return tuple(resolve(reference)() for reference in get_spec(name).kernels)

@@ -1,0 +1,220 @@
+"""From a model's name to a compiled artifact: found in the cache, or compiled in a child process.
+
+The child keeps the compiler's memory and imports out of the process that runs the model, and a kill in the middle costs nothing:
+the artifact takes its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pumice import errors
+from pumice._version import __version__
+from pumice.errors import CompileError, PumiceError, StorageError
+from pumice.files import locked, make_directory
+from pumice.targets import Target, get_target
+from pumice.targets.detect import detect_cpu
+
+Progress = Callable[[str, int, int], None]  # what, done, total
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """Everything that decides what the artifact is, and where it is kept."""
+
+    cache_dir: Path
+    target: str = "native"
+    quantization: str | None = None  # None: as the file has it (a float checkpoint becomes q4f16_1)
+    activations: str = "int8"
+    max_tokens: int = 512
+    max_sequences: int = 16
+    max_rows: int = 64
+    block_size: int = 32
+    workers: int | None = None
+    rebuild: bool = False
+    quiet: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def compile_options(self) -> dict[str, Any]:
+        """The part that a compile depends on."""
+        return {
+            "quantization": self.quantization,
+            "activations": self.activations,
+            "max_tokens": self.max_tokens,
+            "max_sequences": self.max_sequences,
+            "max_rows": self.max_rows,
+            "block_size": self.block_size,
+            **self.options,
+        }
+
+
+def resolve_target(name: str) -> Target:
+    """`native` is the best row that this CPU satisfies; anything else is a row's name."""
+    return detect_cpu() if name == "native" else get_target(name)
+
+
+def source_digest() -> str:
+    """A digest of this package's own code: an artifact of an older tree is never taken for a new one."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    rooms = ("targets", "quantization", "operators", "tuning", "models", "weights", "compiler")
+    files = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
+    for path in [*files, root / "artifact.py"]:
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def file_digest(path: Path, cache_dir: Path) -> str:
+    """SHA-256 of a file or of a directory's model files; remembered by path, size and time of change."""
+    files = [path] if path.is_file() else sorted(
+        p for p in path.iterdir() if p.suffix in (".safetensors", ".json", ".jinja", ".model")
+    )
+    if path.suffix == ".gguf" and "-of-" in path.name:
+        files = sorted(path.parent.glob(path.name.rsplit("-", 3)[0] + "-*-of-*.gguf"))
+    stamp = [[str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
+    key = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:32]
+    memo = cache_dir / "digests" / key
+    try:
+        return memo.read_text().strip()
+    except OSError:
+        pass
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode())
+        with file.open("rb") as handle:
+            while chunk := handle.read(1 << 22):
+                digest.update(chunk)
+    value = digest.hexdigest()
+    make_directory(memo.parent)
+    temporary = memo.with_name(f"{memo.name}.{id(memo)}.tmp")
+    try:
+        temporary.write_text(value)
+        temporary.replace(memo)
+    except OSError:  # a memo is a convenience: a read-only cache only makes the next start slower
+        temporary.unlink(missing_ok=True)
+    return value
+
+
+def artifact_key(model_digest: str, target: Target, settings: PrepareSettings) -> str:
+    """Names an artifact by all that decides its content."""
+    parts = {
+        "pumice": __version__,
+        "source": source_digest(),
+        "tvm": importlib.metadata.version("apache-tvm"),
+        "target": [target.name, target.api, target.arch, sorted(target.features)],
+        "model": model_digest,
+        "options": settings.compile_options(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def prepare(
+    model: str, *, settings: PrepareSettings, progress: Progress | None = None
+) -> Path:
+    """The artifact directory of a model, compiled now when the cache has none.
+
+    model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file, an artifact directory, or
+    `random:<shape>` for random weights of a published model's shapes.
+    progress: called while files are fetched; the child prints the compiler's own progress on standard error.
+    """
+    path = Path(model)
+    if (path / "manifest.json").is_file():
+        return path
+    target = resolve_target(settings.target)
+    if model.startswith("random:"):
+        source, digest, name = model, model, model.removeprefix("random:")
+    else:
+        from pumice.weights.hub import resolve
+
+        found = resolve(model, settings.cache_dir, progress=progress)
+        source, digest = str(found), file_digest(found, settings.cache_dir)
+        name = found.stem if found.is_file() else found.name
+    key = artifact_key(digest, target, settings)
+    final = settings.cache_dir / "artifacts" / f"{_safe(name)}-{target.name}-{key}"
+    if (final / "manifest.json").is_file() and not settings.rebuild:
+        return final
+    with locked(settings.cache_dir / "locks" / f"{final.name}.lock"):
+        if (final / "manifest.json").is_file() and not settings.rebuild:
+            return final  # another process made it while this one waited
+        _compile_in_child(source, digest, target, final, settings)
+    return final
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)[:60].strip(".-") or "model"
+
+
+def _compile_in_child(
+    source: str, digest: str, target: Target, final: Path, settings: PrepareSettings
+) -> None:
+    job = {
+        "source": source,
+        "digest": digest,
+        "target": target.name,
+        "output": str(final),
+        "options": settings.compile_options() | {"workers": settings.workers},
+        "quiet": settings.quiet,
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pumice.compile_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        answer, _ = child.communicate(json.dumps(job))
+    except KeyboardInterrupt:
+        child.wait()  # the terminal's Ctrl-C reached the child too: it removes what it has begun
+        raise
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    if child.returncode == 130:
+        raise KeyboardInterrupt
+    if child.returncode != 0:
+        raise _child_error(answer, child.returncode)
+
+
+def _child_error(answer: str, status: int) -> PumiceError:
+    """The child's exception, as the class that it was there."""
+    try:
+        data = json.loads(answer.strip().splitlines()[-1])
+        kind = getattr(errors, data["kind"])
+        if not issubclass(kind, PumiceError):
+            kind = CompileError
+        error: PumiceError = kind(data["message"], hint=data["hint"])
+        return error
+    except (IndexError, ValueError, KeyError, AttributeError, TypeError):
+        if status < 0:
+            return CompileError(
+                f"the compiler was ended by signal {-status}",
+                hint="Signal 9 usually means that the system ran out of memory.",
+            )
+        return CompileError(f"the compiler ended with status {status} and without a message")
+
+
+def remove_artifacts(cache_dir: Path) -> int:
+    """Deletes every cached artifact; returns how many."""
+    import shutil
+
+    folder = cache_dir / "artifacts"
+    if not folder.is_dir():
+        return 0
+    count = 0
+    for path in folder.iterdir():
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be removed: {error}") from error
+        count += 1
+    return count
