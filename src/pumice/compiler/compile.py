@@ -1,0 +1,203 @@
+"""Model file → artifact: the numbered phases in order, each of which can be dumped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pumice._version import __version__
+from pumice.artifact import CacheSpec, Manifest, ModelInfo
+from pumice.compiler.codegen import build_library
+from pumice.compiler.dump import Dump
+from pumice.compiler.graph import from_relax
+from pumice.compiler.lower import Lowering
+from pumice.compiler.passes import PASSES, PassContext
+from pumice.compiler.source import ModelSource, open_model
+from pumice.compiler.weights import write_weights
+from pumice.errors import UnsupportedError, UsageError
+from pumice.files import atomic_directory
+from pumice.targets import Target
+
+Report = Callable[[str, int, int], None]  # phase, done, total
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """quantization: a format's name, or None for the file's own (float checkpoints become q4f16_1).
+
+    activations: "int8" (fast) or "float32" (exact) for matmuls with quantized weights.
+    max_tokens, max_sequences, max_rows: the largest step (T, S, R). block_size: tokens in a cache block.
+    """
+
+    quantization: str | None = None
+    activations: str = "int8"
+    max_tokens: int = 512
+    max_sequences: int = 16
+    max_rows: int = 64
+    block_size: int = 32
+    workers: int | None = None
+    dump: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.activations not in ("int8", "float32"):
+            raise UsageError(f"activations is {self.activations!r}; allowed: int8, float32")
+        for name, low, high in (
+            ("max_tokens", 1, 65536),
+            ("max_sequences", 1, 4096),
+            ("max_rows", 1, 65536),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"{name} is {value}; allowed: {low} to {high}")
+        if self.block_size not in (16, 32, 64):
+            raise UsageError(f"block_size is {self.block_size}; allowed: 16, 32, 64")
+
+
+def compile_model(
+    source: str | Path,
+    *,
+    target: Target,
+    output: Path,
+    options: CompileOptions | None = None,
+    digest: str = "",
+    report: Report | None = None,
+) -> Manifest:
+    """Compiles a model into the artifact directory `output`, which appears whole or not at all.
+
+    source: a .gguf file, a directory of safetensors, or "random:<shape>".
+    Raises ModelFileError, WeightMismatchError, UnsupportedError, CompileError, StorageError.
+    """
+    options = options or CompileOptions()
+    tell = report or (lambda phase, done, total: None)
+    if target.api != "cpu":
+        raise UnsupportedError(f"target {target.name} ({target.api}) cannot be compiled for yet")
+    dump = Dump(Path(options.dump) if options.dump else None)
+    workers = options.workers or len(os.sched_getaffinity(0))
+    with open_model(source, options.quantization) as model:
+        output = Path(output)
+        with atomic_directory(output) as work:
+            manifest = _compile(model, target, work, options, dump, workers, digest, tell)
+    return manifest
+
+
+def _compile(
+    model: ModelSource,
+    target: Target,
+    work: Path,
+    options: CompileOptions,
+    dump: Dump,
+    workers: int,
+    digest: str,
+    tell: Report,
+) -> Manifest:
+    config, record = model.config, model.record
+    tell("1 trace", 0, 1)
+    module = record.trace(config, block_size=options.block_size)
+    graphs = {name: from_relax(name, module[name]) for name in ("decode", "extend")}
+    dump.graphs("1-trace", graphs)
+    tell("1 trace", 1, 1)
+
+    context = PassContext(formats=model.formats, activations=options.activations)
+    for index, (name, run) in enumerate(PASSES):
+        tell("2 fuse", index, len(PASSES))
+        graphs = {entry: run(graph, context) for entry, graph in graphs.items()}
+        dump.graphs(f"2-fuse-{index + 1}-{name}", graphs)
+    tell("2 fuse", len(PASSES), len(PASSES))
+
+    lowering = Lowering(target, model.formats, model.shapes, options.block_size)
+    blocks = -(-config.context_length // options.block_size)
+    limits = {
+        "extend": {
+            "T": options.max_tokens,
+            "S": options.max_sequences,
+            "R": min(options.max_rows, options.max_tokens),
+            "M": blocks,
+        },
+        "decode": {
+            "T": options.max_sequences,
+            "S": options.max_sequences,
+            "R": options.max_sequences,
+            "M": blocks,
+        },
+    }
+    plans = {}
+    for done, (entry, graph) in enumerate(graphs.items()):
+        tell("3 select, lower, plan memory", done, len(graphs))
+        plans[entry] = lowering.lower(graph, limits[entry])
+    tell("3 select, lower, plan memory", len(graphs), len(graphs))
+    dump.plans(plans, lowering)
+
+    build_library(
+        list(lowering.sources.values()),
+        target,
+        work / "model.so",
+        workers=workers,
+        report=lambda done, total, what: tell("6 generate code", done, total),
+        keep_assembly=dump.folder_for("6-assembly"),
+    )
+
+    uses = list(lowering.weights.values())
+    weight_bytes = write_weights(
+        work / "weights.safetensors",
+        uses,
+        model.load,
+        lambda done, total: tell("7 pack weights", done, total),
+    )
+    model.save_text(work)
+    decode_bytes = sum(
+        launch.bytes_read for launch in plans["decode"].launches if isinstance(launch.bytes_read, int)
+    )
+    head_dim, kv = config.head_dim, config.num_key_value_heads
+    cache = CacheSpec(
+        layers=config.num_hidden_layers,
+        block_size=options.block_size,
+        k_block_shape=(kv, head_dim, options.block_size),
+        v_block_shape=(kv, options.block_size, head_dim),
+    )
+    manifest = Manifest(
+        pumice=__version__,
+        target={
+            "name": target.name,
+            "api": target.api,
+            "arch": target.arch,
+            "features": sorted(target.features),
+        },
+        model=ModelInfo(
+            name=model.name,
+            architecture=record.model_type,
+            vocab_size=config.vocab_size,
+            context_length=config.context_length,
+            parameters=int(sum(np.prod(shape) for shape in model.shapes.values())),
+            weight_bytes=weight_bytes,
+            bytes_per_token=int(decode_bytes),
+            quantization=model.quantization,
+            source=str(model.path),
+            digest=digest,
+            config=config.as_dict(),
+        ),
+        cache=cache,
+        entries=plans,
+        kernels=tuple(lowering.records.values()),
+        versions=_versions(),
+        memory={
+            "weights": weight_bytes,
+            "arena": max(plan.arena_bytes for plan in plans.values()),
+            "cache_block": cache.bytes_per_block(),
+        },
+    )
+    manifest.save(work / "manifest.json")
+    dump.notes(context.notes)
+    if dump.root is not None:
+        shutil.copy(work / "manifest.json", dump.root / "7-manifest.json")
+    return manifest
+
+
+def _versions() -> dict[str, str]:
+    import tvm
+
+    return {"tvm": str(tvm.__version__), "numpy": np.__version__}

@@ -1,0 +1,67 @@
+"""Atomic directories and locks: nothing half-written after an exception, a kill, or two processes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pumice.errors import StorageError
+from pumice.files import atomic_directory, locked, require_space
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    final = tmp_path / "a" / "artifact"
+    with pytest.raises(RuntimeError), atomic_directory(final) as work:
+        (work / "half").write_text("x")
+        raise RuntimeError
+    assert list(final.parent.iterdir()) == []
+    with atomic_directory(final) as work:
+        (work / "whole").write_text("x")
+        assert not final.exists()
+    assert [p.name for p in final.iterdir()] == ["whole"]
+    with atomic_directory(final) as work:  # replaces
+        (work / "new").write_text("x")
+    assert [p.name for p in final.iterdir()] == ["new"]
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from pumice.files import atomic_directory, locked
+root = Path(sys.argv[1])
+with locked(root / "lock"), atomic_directory(root / "final") as work:
+    (work / "half").write_text("x")
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_owner_leaves_no_lock_and_its_rest_is_removed(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None and child.stdout.readline() == "held\n"
+    assert any(p.name.endswith(".tmp") for p in tmp_path.iterdir())
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    start = time.monotonic()
+    with locked(tmp_path / "lock"), atomic_directory(tmp_path / "final") as work:
+        (work / "whole").write_text("x")
+    assert time.monotonic() - start < 10
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "lock"]
+
+
+def test_storage_errors_have_a_next_step(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(StorageError, match="file"), locked(blocker / "lock"):
+        pass
+    with pytest.raises(StorageError, match="are needed"):
+        require_space(tmp_path, 1 << 60)
