@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pumice.artifact import Expr
-from pumice.compiler.graph import Node
+from pumice.compiler.graph import Node, dimension
 from pumice.compiler.weights import WeightUse
 from pumice.operators.base import OperatorCall
 
@@ -18,19 +18,13 @@ def node_costs(
     Activations are left out of the bytes: at the sizes of a step they stay in cache.
     """
     parts = tuple(
-        v.name_hint for k, v in node.inputs.items() if k == "weight" or k.startswith("weight.")
+        v.name for k, v in node.inputs.items() if k == "weight" or k.startswith("weight.")
     )
     use = next((u for u in weights.values() if u.parts == parts), None) if parts else None
-    rows = _rows(node)
+    rows = dimension(next(iter(node.outputs.values())).ty.shape[0])
     if use is None or use.layout is None:
         return 0, 0
     n, k = use.shape
     if call.operator == "embedding":
         return ["*", rows, use.nbytes // n], 0
     return use.nbytes, ["*", rows, 2 * n * k]
-
-
-def _rows(node: Node) -> Expr:
-    size = next(iter(node.outputs.values())).ty.shape[0]
-    value = getattr(size, "value", None)
-    return int(value) if value is not None else str(size.name)

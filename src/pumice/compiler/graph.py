@@ -118,33 +118,40 @@ def to_relax(graph: Graph) -> Any:
 
     mapping: dict[Any, Any] = {}
     builder = relax.BlockBuilder()
-    with builder.function(graph.name, graph.params), builder.dataflow():
-        for node in graph.nodes:
-            inputs = {k: mapping.get(v, v) for k, v in node.inputs.items()}
-            types = [var.ty for var in node.outputs.values()]
-            value = builder.emit(make_call(node.operator, inputs, node.attrs, types))
-            if len(node.outputs) == 1:
-                mapping[node.out] = value
-            else:
-                for index, var in enumerate(node.outputs.values()):
-                    mapping[var] = builder.emit(relax.TupleGetItem(value, index))
-        result = builder.emit_output(mapping[graph.result])
+    with builder.function(graph.name, graph.params):
+        with builder.dataflow():
+            for node in graph.nodes:
+                inputs = {k: mapping.get(v, v) for k, v in node.inputs.items()}
+                types = [var.ty for var in node.outputs.values()]
+                value = builder.emit(make_call(node.operator, inputs, node.attrs, types))
+                if len(node.outputs) == 1:
+                    mapping[node.out] = value
+                else:
+                    for index, var in enumerate(node.outputs.values()):
+                        mapping[var] = builder.emit(relax.TupleGetItem(value, index))
+            result = builder.emit_output(mapping[graph.result])
         builder.emit_func_output(result)
     return builder.finalize()[graph.name]
 
 
 def listing(graph: Graph) -> str:
     """The graph for people: a line a call, with shapes and attributes (Relax's printer leaves the attributes out)."""
-    lines = [f"{graph.name}({', '.join(p.name_hint for p in graph.params[:7])}, …)"]
+    lines = [f"{graph.name}({', '.join(p.name for p in graph.params[:7])}, …)"]
     for node in graph.nodes:
-        outs = ", ".join(f"{v.name_hint}{shape_text(v)}" for v in node.outputs.values())
-        ins = ", ".join(f"{k}={v.name_hint}" for k, v in node.inputs.items())
+        outs = ", ".join(f"{v.name}{shape_text(v)}" for v in node.outputs.values())
+        ins = ", ".join(f"{k}={v.name}" for k, v in node.inputs.items())
         attrs = ", ".join(f"{k}={v}" for k, v in node.attrs.items())
         lines.append(f"  {outs} = {node.operator}({ins})  {{{attrs}}}")
-    lines.append(f"  return {graph.result.name_hint}")
+    lines.append(f"  return {graph.result.name}")
     return "\n".join(lines) + "\n"
 
 
 def shape_text(var: Any) -> str:
-    shape = ",".join(str(n) for n in var.ty.shape)
-    return f"[{shape}]:{var.ty.dtype}"
+    """A tensor variable's shape and dtype, for people."""
+    return f"[{','.join(str(dimension(n)) for n in var.ty.shape)}]:{var.ty.dtype}"
+
+
+def dimension(size: Any) -> int | str:
+    """A size as a number, or the name of its symbol."""
+    value = getattr(size, "value", None)
+    return int(value) if value is not None else str(size.name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pumice.artifact import BufferRef, Expr, KernelRecord, Launch, Plan
 from pumice.compiler.costs import node_costs
-from pumice.compiler.graph import Graph, Node
+from pumice.compiler.graph import Graph, Node, dimension
 from pumice.compiler.memory import Lifetime, place
 from pumice.compiler.weights import WeightUse
 from pumice.dtypes import itemsize
@@ -56,7 +56,7 @@ class Lowering:
                     operations=operations,
                 )
             )
-        output = BufferRef("arena", offset=offsets[graph.result.name_hint])
+        output = BufferRef("arena", offset=offsets[graph.result.name])
         return Plan(tuple(launches), arena, dict(bounds), output)
 
     # -- phase 3 -----------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Lowering:
         from pumice.operators.linear import layout_for
 
         parts = tuple(
-            var.name_hint
+            var.name
             for name, var in node.inputs.items()
             if name == "weight" or name.startswith("weight.")
         )
@@ -148,11 +148,11 @@ class Lowering:
         if name == "workspace":
             return BufferRef("arena", offset=offsets[f"workspace.{index}"])
         if name in node.outputs:
-            return BufferRef("arena", offset=offsets[node.outputs[name].name_hint])
+            return BufferRef("arena", offset=offsets[node.outputs[name].name])
         if name in node.inputs:
             if name == "bias":
                 parts = tuple(
-                    v.name_hint for k, v in node.inputs.items() if k.split(".")[0] == "bias"
+                    v.name for k, v in node.inputs.items() if k.split(".")[0] == "bias"
                 )
                 return BufferRef("weight", self._vector_use(parts).key)
             return self._tensor(node.inputs[name], offsets)
@@ -165,7 +165,7 @@ class Lowering:
         raise CompileError(f"operator {node.operator!r} has no argument {name!r} for its kernel")
 
     def _tensor(self, var: Any, offsets: Mapping[str, int]) -> BufferRef:
-        name = var.name_hint
+        name = var.name
         if name in offsets:
             return BufferRef("arena", offset=offsets[name])
         if name in STEP_INPUTS:
@@ -178,7 +178,7 @@ class Lowering:
         raise CompileError(f"the graph reads {name!r}, which nothing computes or provides")
 
     def _label(self, node: Node) -> str:
-        weights = [v.name_hint for k, v in node.inputs.items() if k.split(".")[0] == "weight"]
+        weights = [v.name for k, v in node.inputs.items() if k.split(".")[0] == "weight"]
         return f"{node.operator} {_stack_key(tuple(weights))}" if weights else node.operator
 
     # -- phase 5 -----------------------------------------------------------------------------
@@ -189,12 +189,12 @@ class Lowering:
         last: dict[str, int] = {}
         for index, node in enumerate(graph.nodes):
             for var in node.inputs.values():
-                last[var.name_hint] = index
-        last[graph.result.name_hint] = len(graph.nodes)
+                last[var.name] = index
+        last[graph.result.name] = len(graph.nodes)
         tensors = []
         for index, node in enumerate(graph.nodes):
             for var in node.outputs.values():
-                name = var.name_hint
+                name = var.name
                 size = _nbytes(var, bounds)
                 tensors.append(Lifetime(name, size, index, max(last.get(name, index), index)))
             workspace = chosen[index][1].source.workspace
@@ -216,17 +216,11 @@ def _stack_key(parts: tuple[str, ...]) -> str:
 
 def _rows(node: Node) -> Expr:
     """The symbol (or number) of rows that a call works on."""
-    var = next(iter(node.outputs.values()))
-    return _symbol(var.ty.shape[0])
-
-
-def _symbol(size: Any) -> Expr:
-    value = getattr(size, "value", None)
-    return int(value) if value is not None else str(size.name)
+    return dimension(next(iter(node.outputs.values())).ty.shape[0])
 
 
 def _nbytes(var: Any, bounds: Mapping[str, int]) -> int:
-    dims = [_symbol(size) for size in var.ty.shape]
+    dims = [dimension(size) for size in var.ty.shape]
     sizes = [d if isinstance(d, int) else bounds[d] for d in dims]
     sizes[0] = -(-sizes[0] // ROW_PADDING) * ROW_PADDING
     total = itemsize(str(var.ty.dtype))

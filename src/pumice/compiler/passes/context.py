@@ -24,7 +24,7 @@ class PassContext:
     notes: list[str] = field(default_factory=list)
 
     def format_of(self, var: Any) -> QuantFormat:
-        return self.formats[var.name_hint]
+        return self.formats[var.name]
 
     def note(self, text: str) -> None:
         if text not in self.notes:
