@@ -36,7 +36,9 @@ def compile_function(function: Any, target: Target) -> Any:
     try:
         executable = tvm.compile(tvm.IRModule({name: function}), target=tvm_target(target))
     except Exception as error:  # TVM raises its own kinds; the kernel's name must not be lost
-        raise CompileError(f"kernel {name!r} does not compile for {target.name}: {error}") from error
+        raise CompileError(
+            f"kernel {name!r} does not compile for {target.name}: {error}"
+        ) from error
     return getattr(executable, "mod", executable)
 
 

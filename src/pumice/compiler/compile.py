@@ -150,7 +150,9 @@ def _compile(
     )
     model.save_text(work)
     decode_bytes = sum(
-        launch.bytes_read for launch in plans["decode"].launches if isinstance(launch.bytes_read, int)
+        launch.bytes_read
+        for launch in plans["decode"].launches
+        if isinstance(launch.bytes_read, int)
     )
     head_dim, kv = config.head_dim, config.num_key_value_heads
     cache = CacheSpec(

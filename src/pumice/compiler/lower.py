@@ -151,9 +151,7 @@ class Lowering:
             return BufferRef("arena", offset=offsets[node.outputs[name].name])
         if name in node.inputs:
             if name == "bias":
-                parts = tuple(
-                    v.name for k, v in node.inputs.items() if k.split(".")[0] == "bias"
-                )
+                parts = tuple(v.name for k, v in node.inputs.items() if k.split(".")[0] == "bias")
                 return BufferRef("weight", self._vector_use(parts).key)
             return self._tensor(node.inputs[name], offsets)
         if name in ("S", "M"):

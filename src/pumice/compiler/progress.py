@@ -29,7 +29,11 @@ def make_progress(*, quiet: bool) -> Iterator[Report]:
 
         yield plain
         return
-    columns = (TextColumn("{task.description:<32}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    columns = (
+        TextColumn("{task.description:<32}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+    )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 

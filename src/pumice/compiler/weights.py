@@ -41,7 +41,10 @@ class WeightUse:
             assert fmt.dense_dtype is not None
             return [(f"{self.key}.data", rows * k * itemsize(fmt.dense_dtype))]
         scales = rows * (k // fmt.group) * itemsize(fmt.scale_dtype)
-        sizes = [(f"{self.key}.codes", rows * k * fmt.code_bits // 8), (f"{self.key}.scales", scales)]
+        sizes = [
+            (f"{self.key}.codes", rows * k * fmt.code_bits // 8),
+            (f"{self.key}.scales", scales),
+        ]
         if fmt.has_min:
             sizes.append((f"{self.key}.mins", scales))
         return sizes

@@ -37,10 +37,14 @@ class QuantFormat:
     affine: bool = True
     has_min: bool = False
     zero: int = 0  # for a symmetric format
-    scale_dtype: str = "float16"  # float32 where a file's scale is a product that float16 cannot hold exactly
+    scale_dtype: str = (
+        "float16"  # float32 where a file's scale is a product that float16 cannot hold exactly
+    )
     dense_dtype: str | None = None  # dtype of a dense format
     gguf_type: int | None = None  # GGML's number for the type, when the format comes from GGUF
-    quantize: Callable[[np.ndarray], AffineWeight] | None = None  # float32[N, K] → affine, for formats made here
+    quantize: Callable[[np.ndarray], AffineWeight] | None = (
+        None  # float32[N, K] → affine, for formats made here
+    )
 
     @property
     def code_bits(self) -> int:

@@ -1,0 +1,128 @@
+"""Compiles a kernel for this machine and calls it on NumPy arrays.
+
+Outputs are filled with NaN (integers: a marker) before the call and stand between guard bytes, so that an element that was
+not written, or a byte written beyond the end, is found. Arrays are 4-byte aligned only, as the launch convention allows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from pumice.operators.base import KernelSource
+from pumice.targets import Target
+from pumice.targets.cpu import CPU_TARGETS
+
+GUARD = 64  # bytes before and after an output
+_GUARD_BYTE = 0xA5
+_FLAGS = {
+    "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512": "avx512bw", "vnni": "avx512_vnni", "avxvnni": "avx_vnni",
+    "neon": "asimd", "dotprod": "asimddp", "fp16": "asimdhp",
+}  # fmt: skip
+
+
+@functools.lru_cache
+def host_target() -> Target:
+    """The best CPU row that this machine satisfies."""
+    words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    for target in CPU_TARGETS:
+        if all(_FLAGS[feature] in words for feature in target.features):
+            return target
+    raise RuntimeError(f"no CPU target fits this machine; known: {[t.name for t in CPU_TARGETS]}")
+
+
+@functools.lru_cache
+def use_threads(count: int) -> None:
+    """Sets the size of TVM's thread pool, whose own default is 1 on some virtual machines."""
+    tvm_ffi.get_global_func("runtime.config_threadpool")(1, count)
+
+
+def build(source: KernelSource, target: Target) -> tvm.runtime.Module:
+    """A kernel's module for `target`, in memory."""
+    module = tvm.IRModule({source.symbol: source.function})
+    return tvm.compile(module, target=tvm.target.Target(dict(target.llvm))).mod
+
+
+def assembly(source: KernelSource, target: Target) -> str:
+    """A kernel's assembly for `target`, which need not be this machine."""
+    return str(build(source, target).inspect_source("asm"))
+
+
+class Output:
+    """An array to be written: poisoned, between guards."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: str, initial: np.ndarray | None = None
+    ) -> None:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self._memory = np.full(size + 2 * GUARD, _GUARD_BYTE, np.uint8)
+        self.array = self._memory[GUARD : GUARD + size].view(dtype).reshape(shape)
+        if initial is not None:
+            self.array[...] = initial
+        else:
+            self.array[...] = np.nan if np.dtype(dtype).kind == "f" else -128
+
+    def check_guards(self, name: str) -> None:
+        size = self._memory.size - 2 * GUARD
+        assert (self._memory[:GUARD] == _GUARD_BYTE).all(), f"{name}: bytes before it were written"
+        assert (self._memory[GUARD + size :] == _GUARD_BYTE).all(), (
+            f"{name}: bytes after it were written"
+        )
+
+
+class Runner:
+    """A compiled kernel. `runner(inputs, outputs, sizes)` writes the outputs' arrays and checks their guards."""
+
+    def __init__(
+        self, source: KernelSource, target: Target | None = None, threads: int = 2
+    ) -> None:
+        use_threads(threads)
+        self.source = source
+        self._module = build(source, target or host_target())
+        self.function = self._module[source.symbol]
+
+    def bind(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, Output],
+        sizes: Mapping[str, int],
+    ) -> list[object]:
+        """The arguments in launch order; keep what they point to alive while they are used."""
+        arguments: list[object] = []
+        for name in self.source.arguments:
+            if name in sizes:
+                arguments.append(int(sizes[name]))
+                continue
+            array = outputs[name].array if name in outputs else inputs[name]
+            assert array.flags.c_contiguous, name
+            arguments.append(ctypes.c_void_p(array.ctypes.data))
+        return arguments
+
+    def __call__(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, Output],
+        sizes: Mapping[str, int],
+    ) -> None:
+        scratch = dict(outputs)
+        if self.source.workspace is not None and "workspace" not in inputs:
+            words = -(-self.source.workspace(sizes) // 4)
+            scratch["workspace"] = Output((words,), "float32")
+        self.function(*self.bind(inputs, scratch, sizes))
+        for name, output in scratch.items():
+            output.check_guards(name)
+
+
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """‖actual − expected‖ / ‖expected‖ in float64; 0 for two empty arrays, NaN wherever `actual` has one."""
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    assert a.shape == e.shape, f"shape {a.shape}, expected {e.shape}"
+    if a.size == 0:
+        return 0.0
+    return float(np.linalg.norm(a - e) / max(np.linalg.norm(e), 1e-30))
