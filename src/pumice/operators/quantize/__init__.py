@@ -1,0 +1,1 @@
+"""Activations to int8."""

@@ -1,0 +1,33 @@
+"""quantize in TensorIR: a token is a task, a group of 32 stays in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pumice.operators.base import KernelSource, OperatorCall
+from pumice.operators.tir.base import CpuKernel, quantized_reason
+from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
+from pumice.operators.tir.quantize_group import GROUP, QUANTIZED, QuantizedOutput
+from pumice.operators.tir.vector import let, load, sweep
+from pumice.targets import Target
+
+
+class Quantize(CpuKernel):
+    """Widths that are multiples of 32."""
+
+    name = "quantize.tir"
+
+    def reason(self, attrs: Mapping[str, Any], target: Target) -> str | None:
+        return quantized_reason({**attrs, "quantize": True}, int(attrs["H"]))
+
+    def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
+        width, sum_group = int(call.attrs["H"]), int(call.attrs.get("sum_group", GROUP))
+        symbol = symbol_name("quantize", target.lanes, call.entry, h=width, sums=sum_group)
+        with kernel(symbol, {"x": "float32", **QUANTIZED, "T": SIZE}) as k:
+            x = k["x"]
+            codes = QuantizedOutput(k, width, sum_group)
+            with tasks(k["T"], parallel=call.entry != "decode") as t:
+                for j, lanes in sweep(width, GROUP):
+                    codes.store(t, j // GROUP, let(load(x, t * width + j, lanes)))
+        return k.source()

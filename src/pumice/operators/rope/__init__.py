@@ -1,0 +1,1 @@
+"""Rotary position embedding and the cache append."""
