@@ -1,1 +1,1 @@
-"""Room: bench."""
+"""Room: measurements of models and of the machine that they run on."""

@@ -1,0 +1,93 @@
+"""What a test must read and compute, from the artifact's own plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pumice.artifact import Launch, Manifest, evaluate
+from pumice.bench.roofline import Roofline
+from pumice.bench.tests import ModelTest
+
+
+@dataclass(frozen=True)
+class Cost:
+    """nbytes: weights and cache read. Operations (a multiply-add is two) of the matrix products,
+    by the unit that does them.
+    """
+
+    nbytes: float = 0.0
+    int8_operations: float = 0.0
+    fp32_operations: float = 0.0
+
+    @property
+    def operations(self) -> float:
+        return self.int8_operations + self.fp32_operations
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.nbytes + other.nbytes,
+            self.int8_operations + other.int8_operations,
+            self.fp32_operations + other.fp32_operations,
+        )
+
+    def seconds(self, roofline: Roofline) -> float:
+        """The least time on a machine: reading and computing overlap perfectly."""
+        compute = (
+            self.int8_operations / roofline.int8_ops_per_s
+            + self.fp32_operations / roofline.fp32_ops_per_s
+        )
+        return max(self.nbytes / roofline.read_bytes_per_s, compute)
+
+
+class PlanCosts:
+    """Costs of the steps of one sequence."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        cache = manifest.cache
+        self._cache_token_bytes = cache.bytes_per_block() / cache.block_size
+        self._int8 = {r.symbol for r in manifest.kernels if "int8" in r.kernel}
+        self._known: dict[tuple[int, int], Cost] = {}
+
+    def launch(self, launch: Launch, symbols: dict[str, int]) -> Cost:
+        """A launch under a batch's sizes."""
+        operations = float(evaluate(launch.operations, symbols))
+        int8 = launch.kernel in self._int8
+        return Cost(
+            float(evaluate(launch.bytes_read, symbols)),
+            operations if int8 else 0.0,
+            0.0 if int8 else operations,
+        )
+
+    def step(self, tokens: int, rows: int, context: int) -> Cost:
+        """A step of `tokens` tokens that asks for `rows` rows of logits, with `context` tokens
+        cached after it.
+        """
+        key = (tokens, rows)
+        if key not in self._known:
+            decode = tokens == rows == 1 and "decode" in self._manifest.entries
+            plan = self._manifest.entries["decode" if decode else "extend"]
+            symbols = {"T": tokens, "S": 1, "R": rows, "M": 1}
+            total = Cost()
+            for launch in plan.launches:
+                total += self.launch(launch, symbols)
+            self._known[key] = total
+        window = self._manifest.cache.window
+        seen = context if window is None else min(context, window + tokens - 1)
+        return self._known[key] + Cost(self._cache_token_bytes * seen)
+
+    def test(self, test: ModelTest, max_tokens: int) -> tuple[Cost, list[Cost]]:
+        """The total of a test's timed steps, and each step."""
+        if test.kind == "tg":
+            start = test.depth + 1
+            steps = [self.step(1, 1, start + i + 1) for i in range(test.tokens)]
+        else:
+            steps = []
+            for first in range(0, test.tokens, max_tokens):
+                count = min(max_tokens, test.tokens - first)
+                last = first + count == test.tokens
+                steps.append(self.step(count, int(last), test.depth + first + count))
+        total = Cost()
+        for step in steps:
+            total += step
+        return total, steps

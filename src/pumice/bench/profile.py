@@ -1,0 +1,124 @@
+"""Where a step's time goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pumice.bench.costs import Cost, PlanCosts
+from pumice.bench.model import Sequence as TokenSequence
+from pumice.bench.model import token_ids
+from pumice.bench.roofline import Roofline
+from pumice.bench.tests import ModelTest
+from pumice.files import storage_error
+from pumice.runtime.executor import Executor
+
+_PASSES = 7
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """All launches of one kernel in a step. seconds: their sum, each launch the fastest of several
+    passes.
+    """
+
+    kernel: str
+    operator: str
+    launches: int
+    seconds: float
+    cost: Cost
+    least_seconds: float
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """timeline: (label, kernel, seconds) of each launch, in order."""
+
+    test: str
+    kernels: tuple[KernelTime, ...]
+    timeline: tuple[tuple[str, str, float], ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(kernel.seconds for kernel in self.kernels)
+
+
+def profile_step(
+    executor: Executor, test: ModelTest, *, roofline: Roofline | None = None
+) -> StepProfile:
+    """Profiles one step of a test: the first chunk of a prompt, or one generated token, at the
+    test's depth.
+    """
+    limits = executor.limits
+    sequence = TokenSequence(limits)
+    count = 1 if test.kind == "tg" else min(test.tokens, limits.max_tokens)
+    ids = token_ids(limits.vocab_size, test.depth + count)
+    for first in range(0, test.depth, limits.max_tokens):
+        part = ids[first : min(first + limits.max_tokens, test.depth)]
+        executor.step(sequence.batch(part, first, logits=False))
+    batch = sequence.batch(ids[test.depth :], test.depth)
+    passes = [executor.profile(batch) for _ in range(_PASSES)]
+    timeline = tuple(
+        (label, kernel, min(run[i][2] for run in passes))
+        for i, (label, kernel, _) in enumerate(passes[0])
+    )
+    return StepProfile(test.name, _by_kernel(executor, timeline, count, roofline), timeline)
+
+
+def _by_kernel(
+    executor: Executor,
+    timeline: Sequence[tuple[str, str, float]],
+    tokens: int,
+    roofline: Roofline | None,
+) -> tuple[KernelTime, ...]:
+    manifest = executor.manifest
+    costs = PlanCosts(manifest)
+    decode = tokens == 1 and "decode" in manifest.entries
+    plan = manifest.entries["decode" if decode else "extend"]
+    operators = {record.symbol: record.operator for record in manifest.kernels}
+    symbols = {"T": tokens, "S": 1, "R": 1, "M": executor.max_blocks}
+    found: dict[str, KernelTime] = {}
+    for launch, (_, kernel, seconds) in zip(plan.launches, timeline, strict=True):
+        cost = costs.launch(launch, symbols)
+        least = cost.seconds(roofline) if roofline is not None else 0.0
+        old = found.get(kernel, KernelTime(kernel, operators[kernel], 0, 0.0, Cost(), 0.0))
+        found[kernel] = KernelTime(
+            kernel,
+            old.operator,
+            old.launches + 1,
+            old.seconds + seconds,
+            old.cost + cost,
+            old.least_seconds + least,
+        )
+    return tuple(sorted(found.values(), key=lambda k: -k.seconds))
+
+
+def write_trace(path: Path, profiles: Sequence[StepProfile]) -> None:
+    """Writes a Chrome trace (chrome://tracing, https://ui.perfetto.dev): one row a profile, one
+    box a launch.
+
+    Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+    """
+    events: list[dict[str, object]] = []
+    for row, profile in enumerate(profiles):
+        events.append(
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": row, "args": {"name": profile.test}}
+        )
+        clock = 0.0
+        for label, kernel, seconds in profile.timeline:
+            events.append(
+                {
+                    "ph": "X", "name": label, "cat": "kernel", "pid": 1, "tid": row,
+                    "ts": round(clock * 1e6, 3), "dur": round(seconds * 1e6, 3), "args": {"kernel":
+                    kernel},
+                }
+            )  # fmt: skip
+            clock += seconds
+    try:
+        path.write_text(
+            json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="utf-8"
+        )
+    except OSError as error:
+        raise storage_error(error, path) from error
