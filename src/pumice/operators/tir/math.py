@@ -91,7 +91,7 @@ def sincos(angle: Any, lanes: int) -> tuple[Any, Any]:
     cosine = let(T.fma(c_ * r2, r2, T.fma(r2, splat(-0.5, lanes), splat(1.0, lanes))))
     quadrant = let(reinterpret(shifted, "int32", lanes) - splat_int(ROUND_BITS, lanes))
     one, two, sign_shift = (splat_int(v, lanes) for v in (1, 2, 30))
-    odd = let((quadrant & one) == one)
+    odd = tir.EQ(quadrant & one, one)
 
     def signed(value: Any, bit: Any) -> Any:
         # `bit` is 0 or 2; moved to the sign's place it flips the value's sign.

@@ -47,8 +47,18 @@ def reinterpret(value: Any, dtype: str, lanes: int) -> Any:
 
 
 def let(value: Any) -> Any:
-    """Names a value, so that it is computed once however often it is used."""
-    return T.Bind(value)
+    """Names a value, so that it is computed once however often it is used.
+
+    Floats and vectors go through a local buffer, which LLVM turns into a register: TVM's simplifier would put a bound value
+    back into each of its uses, and its work doubles with every step of a reduction by halves.
+    """
+    dtype, _, lanes = str(value.ty.dtype).partition("x")
+    if dtype == "bool" or not (lanes or "float" in dtype):
+        return T.Bind(value)
+    count = int(lanes or 1)
+    cell = T.alloc_buffer((count,), dtype)
+    store(cell, 0, value, count)
+    return load(cell, 0, count)
 
 
 def pick(value: Any, lanes: list[int]) -> Any:
