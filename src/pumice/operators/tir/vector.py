@@ -52,6 +52,8 @@ def let(value: Any) -> Any:
     Floats and vectors go through a local buffer, which LLVM turns into a register: TVM's simplifier would put a bound value
     back into each of its uses, and its work doubles with every step of a reduction by halves.
     """
+    if isinstance(value, int):
+        return value
     dtype, _, lanes = str(value.ty.dtype).partition("x")
     if dtype == "bool" or not (lanes or "float" in dtype):
         return T.Bind(value)
