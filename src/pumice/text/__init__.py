@@ -1,1 +1,1 @@
-"""Room: text."""
+"""Room: text. Tokenizers, chat templates, and text that is shown while it is generated."""

@@ -30,6 +30,7 @@ class Tokenizer:
     """A vocabulary with its rules.
 
     bos_id: the token that begins a text, or None. eos_ids: every token that ends a generation.
+    control_tokens: text → id of the tokens that no user's text may become. control_ids: their ids.
     special_tokens: `bos_token`, `eos_token`, … → text, as chat templates name them.
     strips_leading_space: True when the vocabulary puts a space before a text's first word, which
     decoding takes away.
@@ -46,7 +47,8 @@ class Tokenizer:
         self._byte_level, self.strips_leading_space = _decoding(inner)
         added = inner.get_added_tokens_decoder()
         self._added = {i: token.content for i, token in added.items()}
-        self.control_ids = frozenset(i for i, token in added.items() if token.special)
+        self.control_tokens = {token.content: i for i, token in added.items() if token.special}
+        self.control_ids = frozenset(self.control_tokens.values())
         self._bytes: dict[int, bytes] = {}
         self.bos_id = settings.bos_id
         self.eos_ids = settings.eos_ids
@@ -136,12 +138,16 @@ class Tokenizer:
         if not parse_special and not self.control_ids.isdisjoint(ids):
             ids = self._without_control(ids)
         if add_special:
-            prefix, suffix = list(self.prefix_ids), list(self.suffix_ids)
-            if ids[: len(prefix)] != prefix:
-                ids = prefix + ids
+            ids = self.with_prefix(ids)
+            suffix = list(self.suffix_ids)
             if suffix and ids[-len(suffix) :] != suffix:
                 ids = ids + suffix
         return ids
+
+    def with_prefix(self, ids: list[int]) -> list[int]:
+        """`ids` after the tokens that begin a text, unless they begin with them already."""
+        prefix = list(self.prefix_ids)
+        return ids if ids[: len(prefix)] == prefix else prefix + ids
 
     def _without_control(self, ids: list[int]) -> list[int]:
         """Spells out control tokens that a whole word of the text happened to be."""
