@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pumice.operators.attention.decode_tir import decode
 from pumice.operators.attention.prefill_tir import prefill
 from pumice.operators.attention.problem import UNIT, read_problem
 from pumice.operators.base import KernelSource, OperatorCall
@@ -28,4 +29,5 @@ class Attention(CpuKernel):
         return quantized_reason(attrs, dim)
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
-        return prefill(read_problem(call.attrs, target))
+        problem = read_problem(call.attrs, target)
+        return decode(problem) if call.entry == "decode" else prefill(problem)

@@ -58,7 +58,9 @@ def kernel(symbol: str, parameters: Mapping[str, str]) -> Iterator[KernelBuilder
                 builder.values[name] = (
                     raw[name] if dtype == SIZE else T.decl_buffer((_EXTENT,), dtype, data=raw[name])
                 )
-            yield builder
+            # Scratch above 1 KiB comes from the runtime's per-thread pool, which asks for the device.
+            with T.attr(0, "device_id", 0):
+                yield builder
     builder.function = ib.get().with_attr("global_symbol", symbol)
 
 
@@ -70,8 +72,6 @@ def tasks(count: Any, *, parallel: bool, interleave: bool = False) -> Iterator[A
     a contiguous stretch.
     """
     with ExitStack() as stack:
-        # Scratch above 1 KiB comes from the runtime's per-thread pool, which asks for the device.
-        stack.enter_context(T.attr(0, "device_id", 0))
         if parallel and interleave:
             stack.enter_context(T.attr(0, "pragma_parallel_launch_point", 1))
             stack.enter_context(T.attr(0, "pragma_parallel_stride_pattern", 1))

@@ -1,0 +1,246 @@
+"""Attention for decoding: one query a sequence, the context cut into splits (flash-decoding, Dao et al. 2023).
+
+A task is a split of one sequence's context with all heads that share a kv head: it reads float16 keys and values once, straight from
+the cache into registers, and leaves a partial result (unnormalised output, sum, maximum) in the workspace; a second phase combines
+the splits of each head. Splits depend on the context's length alone, so a sequence's result does not depend on its batch or on
+the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm.tirx.script.builder import ir as T
+
+from pumice.operators.attention.cache_tir import PagedCache, Result
+from pumice.operators.attention.problem import UNIT, Problem
+from pumice.operators.attention.softmax_tir import NOTHING, RowState, softmax_row
+from pumice.operators.base import KernelSource
+from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks, when
+from pumice.operators.tir.math import exp2
+from pumice.operators.tir.vector import (
+    cast,
+    horizontal_sum,
+    let,
+    load,
+    splat,
+    store,
+    sweep,
+)
+
+SPLITS = 32  # most splits of one context
+SPLIT_UNITS = 2  # fewest units of keys in a split: below 64 tokens a task costs more than it saves
+STRETCH = 8  # units of keys between two rescalings
+PARALLEL_HEADS = 128  # from so many heads on, the second phase is worth a fork and join
+
+
+class Tile:
+    """Register tiles: `rows` heads at a time, `keys` columns of scores, `columns` of the output."""
+
+    def __init__(self, p: Problem) -> None:
+        most = max(1, p.registers * p.lanes // (2 * p.lanes))
+        parts = -(-p.group // most)
+        self.rows = -(-p.group // parts)
+        self.keys = _widest(p, self.rows, UNIT)
+        self.columns = _widest(p, self.rows, 64)
+        self.partial = p.dim + 2  # output, sum, maximum
+
+
+def _widest(p: Problem, rows: int, width: int) -> int:
+    while rows * width > p.registers * p.lanes and width > p.lanes:
+        width //= 2
+    return width
+
+
+def decode(p: Problem) -> KernelSource:
+    """The kernel for one query a sequence."""
+    symbol = symbol_name("attention", p.lanes, "decode", **p.symbol_parts())
+    parameters = {
+        "q": "float32", "k_cache": "float16", "v_cache": "float16", "query_start": "int32",
+        "context_len": "int32", "block_table": "int32", "workspace": "float32", **p.parameters(),
+        "T": SIZE, "S": SIZE, "M": SIZE,
+    }  # fmt: skip
+    tile = Tile(p)
+    with kernel(symbol, parameters) as k:
+        total = T.alloc_buffer((1,), "int32")
+        T.buffer_store(total, T.int32(0), [0])
+        with T.serial(0, k["S"]) as s:
+            T.buffer_store(total, total[0] + Split(p, k, s).count, [0])
+        count = let(total[0])
+        with tasks(count * p.kv_heads, parallel=True) as task:
+            _split(p, tile, k, let(task // p.kv_heads), let(task % p.kv_heads))
+        heads = let(k["S"] * p.heads)
+        with T.If(heads >= PARALLEL_HEADS):
+            with T.Then():
+                with tasks(heads, parallel=True) as h:
+                    _combine(p, tile, k, let(h // p.heads), let(h % p.heads))
+            with T.Else():
+                with tasks(heads, parallel=False) as h:
+                    _combine(p, tile, k, let(h // p.heads), let(h % p.heads))
+
+    def workspace(bounds: Mapping[str, int]) -> int:
+        return 4 * bounds["S"] * p.heads * SPLITS * tile.partial
+
+    return k.source(workspace)
+
+
+class Split:
+    """How a sequence's visible units are cut: `count` splits of `units` each, from unit `first` to `last`."""
+
+    def __init__(self, p: Problem, k: Any, s: Any) -> None:
+        self.length = let(k["context_len"][s])
+        self.last = let((self.length + (UNIT - 1)) // UNIT)
+        self.first = let(T.max(self.length - p.window, 0) // UNIT) if p.window else 0
+        visible = let(self.last - self.first)
+        self.units = let(T.max((visible + (SPLITS - 1)) // SPLITS, SPLIT_UNITS))
+        self.count = let((visible + (self.units - 1)) // self.units)
+
+
+def _split(p: Problem, tile: Tile, k: Any, wanted: Any, kv_head: Any) -> None:
+    """Split number `wanted` of all, for one kv head: partial results of its `group` heads."""
+    found = T.alloc_buffer((2,), "int32")  # sequence, split
+    seen = T.alloc_buffer((1,), "int32")
+    T.buffer_store(seen, T.int32(0), [0])
+    with T.serial(0, k["S"]) as s:
+        count = let(Split(p, k, s).count)
+        with when((wanted >= seen[0]) & (wanted < seen[0] + count)):
+            T.buffer_store(found, s, [0])
+            T.buffer_store(found, wanted - seen[0], [1])
+        T.buffer_store(seen, seen[0] + count, [0])
+    s, index = let(found[0]), let(found[1])
+
+    split, cache, work = Split(p, k, s), PagedCache(p, k), k["workspace"]
+    row_at = let(k["query_start"][s] * (p.heads * p.dim) + kv_head * (p.group * p.dim))
+    out_at = let(((s * SPLITS + index) * p.heads + kv_head * p.group) * tile.partial)
+    scores = T.alloc_buffer((p.group * STRETCH * UNIT,), "float32")
+    state = RowState(p, p.group)
+    with T.serial(0, p.group) as r:
+        for j, lanes in sweep(p.dim, UNIT):
+            store(work, out_at + r * tile.partial + j, splat(0.0, lanes), lanes)
+    begin = let(split.first + index * split.units)
+    end = let(T.min(begin + split.units, split.last))
+    with T.serial(0, (end - begin + (STRETCH - 1)) // STRETCH) as stretch:
+        base = let(begin + stretch * STRETCH)
+        units = let(T.min(end - base, STRETCH))
+        with T.serial(0, units) as u:
+            key_at, _ = cache.locate(s, kv_head, base + u)
+            _scores(p, tile, k, row_at, cache.keys, key_at, scores, u)
+        high = let(split.length - base * UNIT)
+        low = let(high - p.window) if p.window else None
+        with T.serial(0, p.group) as r:
+            softmax_row(p, scores, r * (STRETCH * UNIT), units, low, high, state, r)
+        with T.serial(0, units) as u:
+            _, value_at = cache.locate(s, kv_head, base + u)
+            valid = let(T.min(high - u * UNIT, UNIT))
+            _outputs(p, tile, scores, cache.values, value_at, work, out_at, u, valid, state)
+    with T.serial(0, p.group) as r:
+        at = out_at + r * tile.partial + p.dim
+        sums = load(state.total, r * p.lanes, p.lanes)
+        T.buffer_store(work, horizontal_sum(sums, p.lanes), [at])
+        T.buffer_store(work, state.top[r], [at + 1])
+
+
+def _row_parts(p: Problem, tile: Tile) -> list[tuple[int, int]]:
+    return [(r, min(tile.rows, p.group - r)) for r in range(0, p.group, tile.rows)]
+
+
+def _scores(
+    p: Problem, tile: Tile, k: Any, row_at: Any, keys: Any, at: Any, scores: Any, u: Any
+) -> None:
+    """scores[group, u·32 : u·32 + 32] = logit_scale · q · k of one unit."""
+    for first, rows in _row_parts(p, tile):
+        for column in range(0, UNIT, tile.keys):
+            # A row or two have too few accumulators to hide the latency of a multiply-add: alternate between sets.
+            sets = 2 if 2 * rows * tile.keys <= p.registers * p.lanes else 1
+            acc = [
+                [_register(tile.keys) for _ in range(rows)] for _ in range(sets)
+            ]
+            unroll = 4
+            with T.serial(0, p.dim // unroll) as step:
+                for i in range(unroll):
+                    d = step * unroll + i
+                    key = load(keys, at + d * p.block_size + column, tile.keys)
+                    key = let(cast(key, "float32", tile.keys))
+                    for r in range(rows):
+                        x = splat(k["q"][row_at + (first + r) * p.dim + d], tile.keys)
+                        cell = acc[i % sets][r]
+                        store(cell, 0, T.fma(x, key, load(cell, 0, tile.keys)), tile.keys)
+            for r in range(rows):
+                total = load(acc[0][r], 0, tile.keys)
+                if sets == 2:
+                    total = total + load(acc[1][r], 0, tile.keys)
+                where = (first + r) * (STRETCH * UNIT) + u * UNIT + column
+                store(scores, where, total * splat(p.logit_scale, tile.keys), tile.keys)
+
+
+def _outputs(
+    p: Problem, tile: Tile, scores: Any, values: Any, at: Any, work: Any, out_at: Any, u: Any, valid: Any,
+    state: RowState,
+) -> None:  # fmt: skip
+    """Partial outputs += p · v over one unit's `valid` keys; the stretch's first unit applies the rescaling factors."""
+    for first, rows in _row_parts(p, tile):
+        column = 0
+        while column < p.dim:
+            lanes = tile.columns
+            while lanes > p.dim - column:
+                lanes //= 2
+            acc = []
+            for r in range(rows):
+                cell = T.alloc_buffer((lanes,), "float32")
+                factor = T.if_then_else(u == 0, state.alpha[first + r], T.float32(1))
+                before = load(work, out_at + (first + r) * (p.dim + 2) + column, lanes)
+                store(cell, 0, before * splat(let(factor), lanes), lanes)
+                acc.append(cell)
+
+            def add(key: Any, column: int, lanes: int, acc: list[Any], first: int) -> None:
+                value = load(values, at + key * p.dim + column, lanes)
+                value = let(cast(value, "float32", lanes))
+                for r, cell in enumerate(acc):
+                    x = splat(scores[(first + r) * (STRETCH * UNIT) + u * UNIT + key], lanes)
+                    store(cell, 0, T.fma(x, value, load(cell, 0, lanes)), lanes)
+
+            whole = let(valid // 4)
+            with T.serial(0, whole) as step:
+                for i in range(4):
+                    add(step * 4 + i, column, lanes, acc, first)
+            with T.serial(0, valid - whole * 4) as rest:
+                add(whole * 4 + rest, column, lanes, acc, first)
+            for r, cell in enumerate(acc):
+                store(
+                    work, out_at + (first + r) * (p.dim + 2) + column, load(cell, 0, lanes), lanes
+                )
+            column += lanes
+
+
+def _register(lanes: int) -> Any:
+    cell = T.alloc_buffer((lanes,), "float32")
+    store(cell, 0, splat(0.0, lanes), lanes)
+    return cell
+
+
+def _combine(p: Problem, tile: Tile, k: Any, s: Any, head: Any) -> None:
+    """out = Σ 2^(mᵢ − m)·oᵢ / Σ 2^(mᵢ − m)·lᵢ over the splits of a sequence, m the largest mᵢ."""
+    work, count = k["workspace"], Split(p, k, s).count
+    stride = p.heads * tile.partial
+    at = let((s * (SPLITS * p.heads) + head) * tile.partial)
+    top = T.alloc_buffer((1,), "float32")
+    total = T.alloc_buffer((1,), "float32")
+    T.buffer_store(top, T.float32(NOTHING), [0])
+    T.buffer_store(total, T.float32(0), [0])
+    with T.serial(0, count) as i:
+        T.buffer_store(top, T.max(top[0], work[at + i * stride + (p.dim + 1)]), [0])
+    # Summed up in the first split's place.
+    first = let(exp2(work[at + (p.dim + 1)] - top[0], 1))
+    T.buffer_store(total, first * work[at + p.dim], [0])
+    for j, lanes in sweep(p.dim, UNIT):
+        store(work, at + j, load(work, at + j, lanes) * splat(first, lanes), lanes)
+    with T.serial(0, count - 1) as i:
+        here = let(at + (i + 1) * stride)
+        weight = let(exp2(work[here + (p.dim + 1)] - top[0], 1))
+        T.buffer_store(total, T.fma(weight, work[here + p.dim], total[0]), [0])
+        for j, lanes in sweep(p.dim, UNIT):
+            x = T.fma(splat(weight, lanes), load(work, here + j, lanes), load(work, at + j, lanes))
+            store(work, at + j, x, lanes)
+    factor = let(T.float32(1) / total[0])
+    Result(p, k).store(k["query_start"][s], head, work, at, factor)
