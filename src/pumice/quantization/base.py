@@ -1,9 +1,11 @@
 """Quantized weight formats and the layouts in which kernels read them.
 
-Every affine format reduces to one form, `w[n, k] = scale[n, g]·code[n, k] − min[n, g]` with `g = k // group`:
-- codes are unsigned, `bits` wide (as stored in the file: 2 to 8), held as 4-bit or 8-bit codes by kernels (`code_bits`);
-- a symmetric format has no mins but one `zero` for all: `min = zero·scale` (Q4_0: 8, Q8_0: 128 after its signed codes are
-  shifted to unsigned).
+Every affine format reduces to one form, `w[n, k] = scale[n, g]·code[n, k] − min[n, g]` with
+`g = k // group`:
+- codes are unsigned, `bits` wide (as stored in the file: 2 to 8), held as 4-bit or 8-bit codes by
+  kernels (`code_bits`);
+- a symmetric format has no mins but one `zero` for all: `min = zero·scale` (Q4_0: 8, Q8_0: 128
+  after its signed codes are shifted to unsigned).
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import numpy as np
 class AffineWeight:
     """A weight in the canonical form, row-major and unpacked.
 
-    codes uint8[N, K]; scales float16|float32[N, K/group]; mins like scales or None (then min = zero·scale).
+    codes uint8[N, K]; scales float16|float32[N, K/group]; mins like scales, or None when
+    min = zero·scale.
     `dequantize(AffineWeight)` equals the file's own dequantization exactly in float32 arithmetic.
     """
 
@@ -68,13 +71,15 @@ class QuantFormat:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """How a target's kernels hold a weight in memory: rows interleaved by `rows`, so that one vector register reads 4
-    consecutive k of `rows` rows (one 32-bit lane a row), as dot-product instructions want.
+    """How a target's kernels hold a weight in memory: rows interleaved by `rows`.
+
+    One vector register reads 4 consecutive k of `rows` rows (one 32-bit lane a row), as dot-product
+    instructions want.
 
     With R = rows, G = group, rows padded with zero codes and zero scales to a multiple of R:
-    8-bit  codes uint8[N/R, K/4, R, 4]                       element (n, k) at [n//R, k//4, n%R, k%4]
-    4-bit  codes uint8[N/R, K/G, G/8, R, 4]                  byte [·, g, j, r, b]: low nibble k = g·G + 4j + b,
-                                                             high nibble k = g·G + G/2 + 4j + b
+    8-bit  codes uint8[N/R, K/4, R, 4]         element (n, k) at [n//R, k//4, n%R, k%4]
+    4-bit  codes uint8[N/R, K/G, G/8, R, 4]    byte [·, g, j, r, b]:
+               low nibble k = g·G + 4j + b, high nibble k = g·G + G/2 + 4j + b
     scales (and mins)  [N/R, K/G, R]
     dense  data [N/R, K, R]
     """

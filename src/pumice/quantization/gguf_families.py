@@ -1,8 +1,9 @@
 """The GGUF block formats, unpacked into the canonical affine form without requantizing.
 
-Block layouts: ggml's `ggml-common.h` and `ggml-quants.c` (block_q4_0 … block_q6_K); the names are GGUF's. Each function takes raw rows
-uint8[N, bytes of a row] and returns an AffineWeight. Scales that a file holds as one float16 stay float16; the products of
-the K families (super-block scale times sub-block scale) need more bits and are float32, which holds them exactly.
+Block layouts: ggml's `ggml-common.h` and `ggml-quants.c` (block_q4_0 … block_q6_K); the names are
+GGUF's. Each function takes raw rows uint8[N, row bytes] and returns an AffineWeight. Scales that
+a file holds as one float16 stay float16; the products of the K families (super-block scale times
+sub-block scale) need more bits and are float32, which holds them exactly.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ def unpack_q2_k(raw: np.ndarray) -> AffineWeight:
 
 
 def unpack_q3_k(raw: np.ndarray) -> AffineWeight:
-    """110 bytes: 256 high bits, 256 two-bit codes, 16 six-bit scales, d; w = d·(sc − 32)·(q − 4), groups of 16."""
+    """110 bytes: 256 high bits, 256 two-bit codes, 16 six-bit scales, d; groups of 16.
+
+    w = d·(sc − 32)·(q − 4).
+    """
     b = _blocks(raw, 110)
     # High bit of code 32·i + l is bit i of hmask[l].
     high = (b[..., None, :32] >> np.arange(8, dtype=np.uint8).reshape(8, 1)) & 1
@@ -139,17 +143,19 @@ def unpack_q5_k(raw: np.ndarray) -> AffineWeight:
 
 
 def unpack_q6_k(raw: np.ndarray) -> AffineWeight:
-    """210 bytes: 256 low nibbles, 256 high pairs, 16 signed scales, d; w = d·sc·(q − 32), groups of 16."""
+    """210 bytes: 256 low nibbles, 256 high pairs, 16 signed scales, d; groups of 16.
+
+    w = d·sc·(q − 32).
+    """
     b = _blocks(raw, 210)
-    low = b[..., :128].reshape(*b.shape[:-1], 2, 1, 64) >> np.array([0, 4], dtype=np.uint8).reshape(
-        2, 1
-    )
-    low = (low & 15).reshape(*b.shape[:-1], 256)
+    shifts = np.array([0, 4], dtype=np.uint8).reshape(2, 1)
+    low = b[..., :128].reshape(*b.shape[:-1], 2, 1, 64) >> shifts
+    low_codes = (low & 15).reshape(*b.shape[:-1], 256)
     high = b[..., 128:192].reshape(*b.shape[:-1], 2, 1, 32)
-    high = (high >> np.array([0, 2, 4, 6], dtype=np.uint8).reshape(4, 1)) & 3
-    codes = low | (high.reshape(*b.shape[:-1], 256) << 4)
+    pairs = (high >> np.array([0, 2, 4, 6], dtype=np.uint8).reshape(4, 1)) & 3
+    codes = low_codes | (pairs.reshape(*b.shape[:-1], 256) << 4)
     sub = np.ascontiguousarray(b[..., 192:208]).view(np.int8)
-    scales = _f16(b, 208).astype(np.float32)[..., None] * sub
+    scales: np.ndarray = _f16(b, 208).astype(np.float32)[..., None] * sub
     return AffineWeight(_flat(codes), _flat(scales.astype(np.float32)), None)
 
 

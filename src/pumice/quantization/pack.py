@@ -20,9 +20,12 @@ def dequantize(weight: AffineWeight, fmt: QuantFormat) -> np.ndarray:
     n, k = weight.codes.shape
     codes = weight.codes.reshape(n, k // fmt.group, fmt.group).astype(np.float32)
     scales = weight.scales.astype(np.float32)[..., None]
+    out: np.ndarray
     if weight.mins is None:
-        return (scales * (codes - np.float32(fmt.zero))).reshape(n, k)
-    return (scales * codes - weight.mins.astype(np.float32)[..., None]).reshape(n, k)
+        out = scales * (codes - np.float32(fmt.zero))
+    else:
+        out = scales * codes - weight.mins.astype(np.float32)[..., None]
+    return out.reshape(n, k)
 
 
 def concatenate(weights: Sequence[AffineWeight]) -> AffineWeight:
@@ -49,10 +52,12 @@ def _interleave(array: np.ndarray, rows: int) -> np.ndarray:
 def _pack_codes(codes: np.ndarray, fmt: QuantFormat, rows: int) -> np.ndarray:
     n, k = codes.shape
     if fmt.code_bits == 8:
-        return codes.reshape(n // rows, rows, k // 4, 4).transpose(0, 2, 1, 3)
+        bytewise: np.ndarray = codes.reshape(n // rows, rows, k // 4, 4).transpose(0, 2, 1, 3)
+        return bytewise
     g = fmt.group
     halves = codes.reshape(n // rows, rows, k // g, 2, g // 8, 4).transpose(3, 0, 2, 4, 1, 5)
-    return halves[0] | (halves[1] << 4)
+    nibbles: np.ndarray = halves[0] | (halves[1] << 4)
+    return nibbles
 
 
 def pack_affine(
@@ -96,7 +101,8 @@ def unpack_affine(
         flat = halves.transpose(1, 4, 2, 0, 3, 5).reshape(codes.shape[0] * rows, -1)
 
     def rows_of(array: np.ndarray) -> np.ndarray:
-        return array.transpose(0, 2, 1).reshape(codes.shape[0] * rows, -1)[:n]
+        flat: np.ndarray = array.transpose(0, 2, 1).reshape(codes.shape[0] * rows, -1)[:n]
+        return flat
 
     mins = rows_of(packed["mins"]) if "mins" in packed else None
     return AffineWeight(np.ascontiguousarray(flat[:n]), rows_of(packed["scales"]), mins)
