@@ -1,0 +1,46 @@
+"""Phase 1: a model's graph as Relax functions with the step's signature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.relax.frontend.nn import spec
+from tvm.relax.frontend.nn.exporter import Exporter
+
+from pumice.models.blocks import CausalLM
+from pumice.models.config import ModelConfig
+
+ENTRIES = ("decode", "extend")
+#: The step's inputs in order; sizes are symbols: T tokens, S sequences (S1 = S + 1), M blocks a sequence, R rows of logits.
+STEP_INPUTS: dict[str, list[str]] = {
+    "tokens": ["T"],
+    "positions": ["T"],
+    "slots": ["T"],
+    "query_start": ["S1"],
+    "context_len": ["S"],
+    "block_table": ["S", "M"],
+    "sample_rows": ["R"],
+}
+
+
+def trace(config: ModelConfig, *, block_size: int) -> Any:
+    """An IRModule with the functions "decode" and "extend", the same graph in both.
+
+    Parameters of each: the step's inputs (int32), then k_cache_<i> [num_blocks, kv_heads, head_dim, block_size] and v_cache_<i>
+    [num_blocks, kv_heads, block_size, head_dim] (float16) of every layer, then the weights by their names (float32).
+    """
+    specs: dict[str, Any] = {n: spec.Tensor(shape, "int32") for n, shape in STEP_INPUTS.items()}
+    kv, dim = config.num_key_value_heads, config.head_dim
+    for layer in range(config.num_hidden_layers):
+        k_shape = ["num_blocks", kv, dim, block_size]
+        v_shape = ["num_blocks", kv, block_size, dim]
+        specs[f"k_cache_{layer}"] = spec.Tensor(k_shape, "float16")
+        specs[f"v_cache_{layer}"] = spec.Tensor(v_shape, "float16")
+    model = CausalLM(config)
+    method = spec.MethodSpec(
+        model.forward, list(specs), list(specs.values()), param_mode="plain", effect_mode="none"
+    )
+    module, _, _ = Exporter(debug=False).build(
+        spec.ModuleSpec(model, list(ENTRIES), [method] * len(ENTRIES))
+    )
+    return module
