@@ -71,14 +71,20 @@ def quantize_q4f16_1_min(weight: np.ndarray) -> AffineWeight:
     return AffineWeight(_codes(steps, 0, 15), scales, mins)
 
 
-def to_uint32(codes: np.ndarray) -> np.ndarray:
-    """4-bit codes uint8[N, K] → uint32[N, K/8], MLC's storage."""
-    nibbles = codes.reshape(codes.shape[0], -1, 2)
-    packed = np.ascontiguousarray(nibbles[..., 0] | (nibbles[..., 1] << 4))
-    return packed.view("<u4")
+def pack_words(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes uint8[N, K] of 4 or 8 bits → uint32[N, K·bits/32], the lowest k in the lowest bits."""
+    if bits == 4:
+        codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
+    return np.ascontiguousarray(codes).view("<u4")
 
 
-def from_uint32(words: np.ndarray) -> np.ndarray:
-    """uint32[N, K/8] → 4-bit codes uint8[N, K]."""
-    packed = np.ascontiguousarray(words, dtype="<u4").view(np.uint8)
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(words.shape[0], -1)
+def unpack_words(words: np.ndarray, bits: int) -> np.ndarray:
+    """uint32[N, W] → codes uint8[N, W·32/bits], a copy."""
+    packed = np.array(words, dtype="<u4", order="C").view(np.uint8)
+    if bits == 8:
+        return packed
+    n, k = packed.shape
+    codes = np.empty((n, k, 2), np.uint8)
+    np.bitwise_and(packed, 15, out=codes[..., 0])
+    np.right_shift(packed, 4, out=codes[..., 1])
+    return codes.reshape(n, 2 * k)

@@ -5,8 +5,6 @@ A model may be split over files `name-00001-of-00003.gguf`; opening the first op
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +15,11 @@ import numpy as np
 
 from pumice.errors import ModelFileError
 from pumice.weights.gguf_header import Header, TensorInfo, parse_header
-from pumice.weights.magic import describe_content
+from pumice.weights.mapping import MappedFile
 
 __all__ = ["GGUFFile", "TensorInfo"]
 
 _SPLIT_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf$")
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as handle:
-            return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        raise ModelFileError(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise ModelFileError(f"{path} is a directory, not a GGUF file") from None
-    except ValueError:  # what mmap says of a file without bytes
-        raise ModelFileError(f"{path}: this is no GGUF file: {describe_content(b'')}") from None
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 class GGUFFile:
@@ -47,14 +31,14 @@ class GGUFFile:
     def __init__(
         self,
         path: Path,
-        maps: list[mmap.mmap],
+        files: list[MappedFile],
         metadata: dict[str, Any],
         tensors: dict[str, TensorInfo],
     ) -> None:
         self.path = path
         self.metadata = metadata
         self.tensors = tensors
-        self._maps = maps
+        self._files = files
 
     @classmethod
     def open(cls, path: str | Path) -> GGUFFile:
@@ -64,24 +48,24 @@ class GGUFFile:
         (version, byte order, tensor types that are not known).
         """
         path = Path(path)
-        maps: list[mmap.mmap] = []
+        files: list[MappedFile] = []
         try:
-            maps.append(_map(path))
-            header = parse_header(maps[0], path)
+            files.append(MappedFile(path))
+            header = parse_header(files[0].data, path)
             tensors = dict(header.tensors)
             for index, part in enumerate(_other_parts(path, header), start=1):
-                maps.append(_map(part))
-                _add_part(tensors, parse_header(maps[-1], part), part, index, header)
+                files.append(MappedFile(part))
+                _add_part(tensors, parse_header(files[-1].data, part), part, index, header)
             total = header.metadata.get("split.tensors.count", len(tensors))
             if total != len(tensors):
                 raise ModelFileError(
                     f"{path}: split.tensors.count is {total!r:.80}; the parts hold {len(tensors)}"
                 )
         except BaseException:
-            for mapped in maps:
-                mapped.close()
+            for file in files:
+                file.close()
             raise
-        return cls(path, maps, header.metadata, tensors)
+        return cls(path, files, header.metadata, tensors)
 
     def raw(self, name: str) -> np.ndarray:
         """A tensor's bytes as they are in the file: a view uint8[N, row bytes].
@@ -89,8 +73,7 @@ class GGUFFile:
         N is the product of all dimensions but the last.
         """
         info = self.info(name)
-        mapped = self._maps[info.shard]
-        flat = np.frombuffer(mapped, np.uint8, info.nbytes, info.offset)
+        flat = self._files[info.shard].view(info.offset, info.nbytes)
         return flat.reshape(-1, info.row_bytes)
 
     def info(self, name: str) -> TensorInfo:
@@ -103,15 +86,13 @@ class GGUFFile:
     def release(self, name: str) -> None:
         """A tensor's pages need not stay in this process; reading it again is allowed."""
         info = self.info(name)
-        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        self._maps[info.shard].madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
+        self._files[info.shard].release(info.offset, info.nbytes)
 
     def close(self) -> None:
-        """Closes the maps. A view that is still held keeps its map until the view goes."""
-        for mapped in self._maps:
-            with contextlib.suppress(BufferError):
-                mapped.close()
-        self._maps = []
+        """Closes the files. A view that is still held keeps its file's map until the view goes."""
+        for file in self._files:
+            file.close()
+        self._files = []
 
     def __enter__(self) -> GGUFFile:
         return self
