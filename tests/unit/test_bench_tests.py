@@ -64,7 +64,7 @@ def test_context_is_checked() -> None:
 
 def test_costs_of_a_generation() -> None:
     cost, steps = PlanCosts(_manifest()).test(ModelTest("tg", 3, depth=5), max_tokens=32)
-    # cache: 8 bytes a token; steps see 7, 8 and 9 tokens (depth, the prompt's token, and themselves)
+    # cache: 8 bytes a token; a step sees the depth, the one token before, those after, and itself
     assert [s.nbytes for s in steps] == [1510 + 8 * n for n in (7, 8, 9)]
     assert cost.int8_operations == 3 * 2000
     assert cost.fp32_operations == 3 * 100
