@@ -33,7 +33,7 @@ class PrepareSettings:
     cache_dir: Path
     target: str = "native"
     quantization: str | None = None  # None: as the file has it (a float checkpoint becomes q4f16_1)
-    activations: str = "int8"
+    activations: str = "int16"
     max_tokens: int = 512
     max_sequences: int = 16
     max_rows: int = 64
@@ -75,8 +75,12 @@ def source_digest() -> str:
 
 def file_digest(path: Path, cache_dir: Path) -> str:
     """SHA-256 of a file or of a directory's model files; remembered by path, size and time of change."""
-    files = [path] if path.is_file() else sorted(
-        p for p in path.iterdir() if p.suffix in (".safetensors", ".json", ".jinja", ".model")
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(
+            p for p in path.iterdir() if p.suffix in (".safetensors", ".json", ".jinja", ".model")
+        )
     )
     if path.suffix == ".gguf" and "-of-" in path.name:
         files = sorted(path.parent.glob(path.name.rsplit("-", 3)[0] + "-*-of-*.gguf"))
@@ -118,13 +122,18 @@ def artifact_key(model_digest: str, target: Target, settings: PrepareSettings) -
 
 
 def prepare(
-    model: str, *, settings: PrepareSettings, progress: Progress | None = None
+    model: str,
+    *,
+    settings: PrepareSettings,
+    progress: Progress | None = None,
+    check: Callable[[str], None] | None = None,
 ) -> Path:
     """The artifact directory of a model, compiled now when the cache has none.
 
     model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file, an artifact directory, or
     `random:<shape>` for random weights of a published model's shapes.
     progress: called while files are fetched; the child prints the compiler's own progress on standard error.
+    check: called with the model's path before a compile begins; what it raises ends the attempt (memory, disk).
     """
     path = Path(model)
     if (path / "manifest.json").is_file():
@@ -145,12 +154,16 @@ def prepare(
     with locked(settings.cache_dir / "locks" / f"{final.name}.lock"):
         if (final / "manifest.json").is_file() and not settings.rebuild:
             return final  # another process made it while this one waited
+        if check is not None:
+            check(source)
         _compile_in_child(source, digest, target, final, settings)
     return final
 
 
 def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)[:60].strip(".-") or "model"
+    return (
+        "".join(c if c.isalnum() or c in "-._" else "-" for c in name)[:60].strip(".-") or "model"
+    )
 
 
 def _compile_in_child(

@@ -1,1 +1,1 @@
-"""Room: cli."""
+"""Room: the command line, and the only reader of environment variables."""

@@ -30,12 +30,12 @@ Report = Callable[[str, int, int], None]  # phase, done, total
 class CompileOptions:
     """quantization: a format's name, or None for the file's own (float checkpoints become q4f16_1).
 
-    activations: "int8" (fast) or "float32" (exact) for matmuls with quantized weights.
+    activations: for matmuls with quantized weights, "int8" (fastest), "int16" (15 bits, as good as exact) or "float32".
     max_tokens, max_sequences, max_rows: the largest step (T, S, R). block_size: tokens in a cache block.
     """
 
     quantization: str | None = None
-    activations: str = "int8"
+    activations: str = "int16"
     max_tokens: int = 512
     max_sequences: int = 16
     max_rows: int = 64
@@ -44,8 +44,8 @@ class CompileOptions:
     dump: Path | str | None = None
 
     def __post_init__(self) -> None:
-        if self.activations not in ("int8", "float32"):
-            raise UsageError(f"activations is {self.activations!r}; allowed: int8, float32")
+        if self.activations not in ("int8", "int16", "float32"):
+            raise UsageError(f"activations is {self.activations!r}; allowed: int8, int16, float32")
         for name, low, high in (
             ("max_tokens", 1, 65536),
             ("max_sequences", 1, 4096),

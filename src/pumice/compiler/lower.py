@@ -36,6 +36,7 @@ class Lowering:
     weights: dict[str, WeightUse] = field(default_factory=dict)
     sources: dict[str, KernelSource] = field(default_factory=dict)
     records: dict[str, KernelRecord] = field(default_factory=dict)
+    _choices: dict[str, Choice] = field(default_factory=dict)  # a model repeats few distinct calls
 
     def lower(self, graph: Graph, bounds: Mapping[str, int]) -> Plan:
         """One entry point's plan. bounds: symbol → largest value."""
@@ -68,7 +69,10 @@ class Lowering:
             assert use.layout is not None
             weights["w"] = (use.format, use.layout)
         call = OperatorCall(node.operator, self._attrs(node), weights, entry=graph.name)
-        choice = choose(call, self.target)
+        key = repr((call.operator, sorted(call.attrs.items()), call.weights, call.entry))
+        choice = self._choices.get(key)
+        if choice is None:
+            choice = self._choices[key] = choose(call, self.target)
         source = choice.source
         if source.symbol not in self.sources:
             self.sources[source.symbol] = source

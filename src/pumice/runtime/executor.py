@@ -70,7 +70,9 @@ class Executor:
             name: _BoundEntry(plan, self._capture(plan)) for name, plan in manifest.entries.items()
         }
         self._logits = {
-            name: self._arena[plan.output.offset :][: plan.bounds["R"] * manifest.model.vocab_size * 4]
+            name: self._arena[plan.output.offset :][
+                : plan.bounds["R"] * manifest.model.vocab_size * 4
+            ]
             .view(np.float32)
             .reshape(plan.bounds["R"], manifest.model.vocab_size)
             for name, plan in manifest.entries.items()

@@ -33,7 +33,9 @@ class StepBatch:
     slots: np.ndarray  # [T] cache slot to write: block · block_size + offset
     query_start: np.ndarray  # [S+1] offsets into tokens
     context_len: np.ndarray  # [S] tokens in the cache after this step's are appended
-    block_table: np.ndarray  # [S, M] block of each block_size stretch of the context; unused entries are 0
+    block_table: (
+        np.ndarray
+    )  # [S, M] block of each block_size stretch of the context; unused entries are 0
     sample_rows: np.ndarray  # [R] rows of `tokens` whose logits are wanted
 
 

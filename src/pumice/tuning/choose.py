@@ -22,9 +22,7 @@ class Choice:
     rejected: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(
-    call: OperatorCall, target: Target, kernels: Sequence[Kernel] | None = None
-) -> Choice:
+def choose(call: OperatorCall, target: Target, kernels: Sequence[Kernel] | None = None) -> Choice:
     """The first kernel of the operator's order that supports the call, in its analytic favourite configuration.
 
     UnsupportedError lists every kernel's reason when none does.
@@ -37,10 +35,14 @@ def choose(
             rejected[kernel.name] = against
             continue
         config = kernel.configs(call, target)[0]
-        reason = "only kernel for this call" if len(candidates) == 1 else (
-            "first of the operator's order"
-            if not rejected
-            else f"first that supports the call; passed over: {', '.join(rejected)}"
+        reason = (
+            "only kernel for this call"
+            if len(candidates) == 1
+            else (
+                "first of the operator's order"
+                if not rejected
+                else f"first that supports the call; passed over: {', '.join(rejected)}"
+            )
         )
         reason += "; configuration from the analytic model"
         return Choice(kernel, config, kernel.source(call, target, config), reason, rejected)

@@ -1,7 +1,8 @@
-"""Gives every linear with an affine weight its activation as int8 codes, quantized where the activation is made.
+"""Gives every linear with an affine weight its activation as integer codes, quantized where the activation is made.
 
-An activation row is quantized in groups of 32 with a scale each, as llama.cpp's Q8_1 does: (codes, scales, sums), the sums being what a
-weight's minimum or zero point multiplies. Norms, silu·mul and attention write that form themselves when nobody else reads
+An activation row is quantized in groups of 32 with a scale each: (codes, scales, sums), the sums being what a weight's minimum or zero
+point multiplies. Mode int8 keeps 8 bits, as llama.cpp's Q8_1 does; mode int16 keeps 15 in two int8 planes, for twice the integer
+work: small models lose words to 8 bits (`operators/quantized.py`). Norms, silu·mul and attention write that form themselves when nobody else reads
 their output; elsewhere a quantize node is inserted.
 """
 
@@ -12,11 +13,12 @@ from typing import Any
 from pumice.compiler.graph import QUANTIZED, Graph, Node
 from pumice.compiler.passes.context import ACTIVATION_GROUP, PassContext
 
+PLANES = {"int8": 1, "int16": 2}
 _CAN_QUANTIZE = ("rms_norm", "silu_mul", "attention")
 
 
 def quantize_activations(graph: Graph, context: PassContext) -> Graph:
-    if context.activations != "int8":
+    if context.activations == "float32":
         for node in graph.nodes:
             if node.operator == "linear":
                 node.attrs = {**node.attrs, "activations": "float32"}
@@ -26,7 +28,7 @@ def quantize_activations(graph: Graph, context: PassContext) -> Graph:
         if node.operator != "linear":
             continue
         group = _sum_group(node, context)
-        node.attrs = {**node.attrs, "activations": "float32" if group is None else "int8"}
+        node.attrs = {**node.attrs, "activations": "float32" if group is None else context.activations}
         if group is not None:
             wanted.setdefault(node.inputs["x"], {}).setdefault(group, []).append(node)
     producers, uses = graph.producers(), graph.uses()
@@ -41,8 +43,9 @@ def quantize_activations(graph: Graph, context: PassContext) -> Graph:
             and _fits(producer)
         )
         for group, nodes in by_group.items():
-            outputs = _quantized_vars(graph, x, group)
-            attrs = {"group": ACTIVATION_GROUP, "sum_group": group}
+            outputs = _quantized_vars(graph, x, group, PLANES[context.activations])
+            planes = PLANES[context.activations]
+            attrs = {"group": ACTIVATION_GROUP, "sum_group": group, "planes": planes}
             if fusable:
                 assert producer is not None
                 producer.attrs = {**producer.attrs, "quantize": True, **attrs}
@@ -53,7 +56,7 @@ def quantize_activations(graph: Graph, context: PassContext) -> Graph:
             for node in nodes:
                 rest = {k: v for k, v in node.inputs.items() if k != "x"}
                 node.inputs = {**outputs, **rest}
-                node.attrs = {**node.attrs, "sum_group": group}
+                node.attrs = {**node.attrs, "sum_group": group, "planes": planes}
     return graph
 
 
@@ -74,9 +77,9 @@ def _fits(producer: Node) -> bool:
     return producer.operator != "attention" or producer.attrs["head_dim"] % ACTIVATION_GROUP == 0
 
 
-def _quantized_vars(graph: Graph, x: Any, group: int) -> dict[str, Any]:
+def _quantized_vars(graph: Graph, x: Any, group: int, planes: int) -> dict[str, Any]:
     rows, width = x.ty.shape[0], int(x.ty.shape[1])
-    shapes = (width, width // ACTIVATION_GROUP, width // group)
+    shapes = (planes * width, width // ACTIVATION_GROUP, width // group)
     dtypes = ("int8", "float32", "float32")
     return {
         name: graph.new_var(name, [rows, n], dtype)

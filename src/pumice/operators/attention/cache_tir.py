@@ -38,7 +38,7 @@ class Result:
     def __init__(self, p: Problem, k: Any) -> None:
         self.p = p
         width = p.heads * p.dim
-        self.codes = QuantizedOutput(k, width, p.sum_group) if p.sum_group else None
+        self.codes = QuantizedOutput(k, width, p.form) if p.form else None
         self.out = None if self.codes else k["out"]
 
     def store(self, token: Any, head: Any, values: Any, start: Any, factor: Any) -> None:

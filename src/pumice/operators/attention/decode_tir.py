@@ -15,7 +15,7 @@ from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.attention.cache_tir import PagedCache, Result
 from pumice.operators.attention.problem import UNIT, Problem
-from pumice.operators.attention.softmax_tir import NOTHING, RowState, softmax_row
+from pumice.operators.attention.softmax_tir import NOTHING, RowState, softmax_rows
 from pumice.operators.base import KernelSource
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks, when
 from pumice.operators.tir.math import exp2
@@ -24,6 +24,8 @@ from pumice.operators.tir.vector import (
     horizontal_sum,
     let,
     load,
+    pieces,
+    prefetch,
     splat,
     store,
     sweep,
@@ -32,6 +34,7 @@ from pumice.operators.tir.vector import (
 SPLITS = 32  # most splits of one context
 SPLIT_UNITS = 2  # fewest units of keys in a split: below 64 tokens a task costs more than it saves
 STRETCH = 8  # units of keys between two rescalings
+UNROLL = 4  # steps along head_dim
 PARALLEL_HEADS = 128  # from so many heads on, the second phase is worth a fork and join
 
 
@@ -39,16 +42,19 @@ class Tile:
     """Register tiles: `rows` heads at a time, `keys` columns of scores, `columns` of the output."""
 
     def __init__(self, p: Problem) -> None:
-        most = max(1, p.registers * p.lanes // (2 * p.lanes))
+        most = p.registers // 2
         parts = -(-p.group // most)
         self.rows = -(-p.group // parts)
-        self.keys = _widest(p, self.rows, UNIT)
-        self.columns = _widest(p, self.rows, 64)
+        # Scores need room for a factor a row beside the accumulators: with more than two thirds of them LLVM spills.
+        self.budget = p.registers * 2 // 3
+        self.keys = _widest(p, self.rows, UNIT, self.budget)
+        self.columns = _widest(p, self.rows, 64, p.registers)
+        self.parts = [(r, min(self.rows, p.group - r)) for r in range(0, p.group, self.rows)]
         self.partial = p.dim + 2  # output, sum, maximum
 
 
-def _widest(p: Problem, rows: int, width: int) -> int:
-    while rows * width > p.registers * p.lanes and width > p.lanes:
+def _widest(p: Problem, rows: int, width: int, registers: int) -> int:
+    while rows * width > registers * p.lanes and width > p.lanes:
         width //= 2
     return width
 
@@ -124,12 +130,14 @@ def _split(p: Problem, tile: Tile, k: Any, wanted: Any, kv_head: Any) -> None:
         base = let(begin + stretch * STRETCH)
         units = let(T.min(end - base, STRETCH))
         with T.serial(0, units) as u:
-            key_at, _ = cache.locate(s, kv_head, base + u)
-            _scores(p, tile, k, row_at, cache.keys, key_at, scores, u)
+            key_at, value_at = cache.locate(s, kv_head, base + u)
+            next_at, _ = cache.locate(s, kv_head, T.min(base + u + 1, split.last - 1))
+            ahead = ((cache.keys, let(next_at)), (cache.values, let(value_at)))
+            _scores(p, tile, k, row_at, cache.keys, key_at, scores, u, ahead)
         high = let(split.length - base * UNIT)
         low = let(high - p.window) if p.window else None
-        with T.serial(0, p.group) as r:
-            softmax_row(p, scores, r * (STRETCH * UNIT), units, low, high, state, r)
+        bounds = (low, high)
+        softmax_rows(p, scores, STRETCH * UNIT, p.group, units, state, lambda r: bounds)  # noqa: B023
         with T.serial(0, units) as u:
             _, value_at = cache.locate(s, kv_head, base + u)
             valid = let(T.min(high - u * UNIT, UNIT))
@@ -141,37 +149,45 @@ def _split(p: Problem, tile: Tile, k: Any, wanted: Any, kv_head: Any) -> None:
         T.buffer_store(work, state.top[r], [at + 1])
 
 
-def _row_parts(p: Problem, tile: Tile) -> list[tuple[int, int]]:
-    return [(r, min(tile.rows, p.group - r)) for r in range(0, p.group, tile.rows)]
-
-
 def _scores(
-    p: Problem, tile: Tile, k: Any, row_at: Any, keys: Any, at: Any, scores: Any, u: Any
-) -> None:
-    """scores[group, u·32 : u·32 + 32] = logit_scale · q · k of one unit."""
-    for first, rows in _row_parts(p, tile):
-        for column in range(0, UNIT, tile.keys):
-            # A row or two have too few accumulators to hide the latency of a multiply-add: alternate between sets.
-            sets = 2 if 2 * rows * tile.keys <= p.registers * p.lanes else 1
-            acc = [
-                [_register(tile.keys) for _ in range(rows)] for _ in range(sets)
-            ]
-            unroll = 4
-            with T.serial(0, p.dim // unroll) as step:
-                for i in range(unroll):
-                    d = step * unroll + i
-                    key = load(keys, at + d * p.block_size + column, tile.keys)
-                    key = let(cast(key, "float32", tile.keys))
-                    for r in range(rows):
-                        x = splat(k["q"][row_at + (first + r) * p.dim + d], tile.keys)
-                        cell = acc[i % sets][r]
-                        store(cell, 0, T.fma(x, key, load(cell, 0, tile.keys)), tile.keys)
-            for r in range(rows):
-                total = load(acc[0][r], 0, tile.keys)
-                if sets == 2:
-                    total = total + load(acc[1][r], 0, tile.keys)
-                where = (first + r) * (STRETCH * UNIT) + u * UNIT + column
-                store(scores, where, total * splat(p.logit_scale, tile.keys), tile.keys)
+    p: Problem, tile: Tile, k: Any, row_at: Any, keys: Any, at: Any, scores: Any, u: Any,
+    ahead: tuple[tuple[Any, Any], ...],
+) -> None:  # fmt: skip
+    """scores[group, u·32 : u·32 + 32] = logit_scale · q · k of one unit, while the memory brings what comes next.
+
+    ahead: (buffer, offset) of the units to prefetch. Blocks lie anywhere, so the processor's own prefetcher stops at each one's end.
+    """
+    vectors = tile.keys // p.lanes
+
+    def panel(first: int, rows: int, column: Any, fetch: bool) -> None:
+        # Few rows have too few accumulators to hide the latency of a multiply-add: alternate between sets.
+        sets = 2 if 2 * rows * vectors <= tile.budget else 1
+        acc = [Registers(p.lanes, rows, vectors) for _ in range(sets)]
+        with T.serial(0, p.dim // UNROLL) as step:
+            for i in range(UNROLL):
+                d = step * UNROLL + i
+                if fetch:
+                    for buffer, offset in ahead:
+                        prefetch(buffer, offset + d * UNIT)
+                x = [k["q"][row_at + (first + r) * p.dim + d] for r in range(rows)]
+                acc[i % sets].add_outer(x, keys, at + (d * p.block_size + column))
+        for r in range(rows):
+            where = let((first + r) * (STRETCH * UNIT) + u * UNIT + column)
+            for v in range(vectors):
+                total = acc[0].get(r, v)
+                for other in acc[1:]:
+                    total = total + other.get(r, v)
+                scaled = total * splat(p.logit_scale, p.lanes)
+                store(scores, where + v * p.lanes, scaled, p.lanes)
+
+    for part, (first, rows) in enumerate(tile.parts):
+        panels = UNIT // tile.keys
+        if part == 0:
+            panel(first, rows, 0, True)
+        done = 1 if part == 0 else 0
+        if panels > done:
+            with T.serial(0, panels - done) as i:
+                panel(first, rows, let((i + done) * tile.keys), False)
 
 
 def _outputs(
@@ -179,44 +195,69 @@ def _outputs(
     state: RowState,
 ) -> None:  # fmt: skip
     """Partial outputs += p · v over one unit's `valid` keys; the stretch's first unit applies the rescaling factors."""
-    for first, rows in _row_parts(p, tile):
-        column = 0
-        while column < p.dim:
-            lanes = tile.columns
-            while lanes > p.dim - column:
-                lanes //= 2
-            acc = []
-            for r in range(rows):
-                cell = T.alloc_buffer((lanes,), "float32")
-                factor = T.if_then_else(u == 0, state.alpha[first + r], T.float32(1))
-                before = load(work, out_at + (first + r) * (p.dim + 2) + column, lanes)
-                store(cell, 0, before * splat(let(factor), lanes), lanes)
-                acc.append(cell)
+    whole = let(valid // 4)
+    for first, rows in tile.parts:
+        factors = [
+            let(T.if_then_else(u == 0, state.alpha[first + r], T.float32(1))) for r in range(rows)
+        ]
+        for start, lanes, count in pieces(p.dim, tile.columns):
+            with T.serial(0, count) as panel:
+                column = let(start + panel * lanes)
+                width = min(lanes, p.lanes)
+                acc = Registers(width, rows, lanes // width)
+                places = [let(out_at + (first + r) * tile.partial + column) for r in range(rows)]
+                acc.read(work, places, factors)
 
-            def add(key: Any, column: int, lanes: int, acc: list[Any], first: int) -> None:
-                value = load(values, at + key * p.dim + column, lanes)
-                value = let(cast(value, "float32", lanes))
-                for r, cell in enumerate(acc):
-                    x = splat(scores[(first + r) * (STRETCH * UNIT) + u * UNIT + key], lanes)
-                    store(cell, 0, T.fma(x, value, load(cell, 0, lanes)), lanes)
+                def add(key: Any) -> None:
+                    x = [
+                        scores[(first + r) * (STRETCH * UNIT) + u * UNIT + key]  # noqa: B023
+                        for r in range(rows)  # noqa: B023
+                    ]
+                    acc.add_outer(x, values, at + (key * p.dim + column))  # noqa: B023
 
-            whole = let(valid // 4)
-            with T.serial(0, whole) as step:
-                for i in range(4):
-                    add(step * 4 + i, column, lanes, acc, first)
-            with T.serial(0, valid - whole * 4) as rest:
-                add(whole * 4 + rest, column, lanes, acc, first)
-            for r, cell in enumerate(acc):
-                store(
-                    work, out_at + (first + r) * (p.dim + 2) + column, load(cell, 0, lanes), lanes
-                )
-            column += lanes
+                with T.serial(0, whole) as step:
+                    for i in range(4):
+                        add(step * 4 + i)
+                with T.serial(0, valid - whole * 4) as rest:
+                    add(whole * 4 + rest)
+                acc.write(work, places)
 
 
-def _register(lanes: int) -> Any:
-    cell = T.alloc_buffer((lanes,), "float32")
-    store(cell, 0, splat(0.0, lanes), lanes)
-    return cell
+class Registers:
+    """A tile of accumulators, rows by vectors of `lanes`, zero at first."""
+
+    def __init__(self, lanes: int, rows: int, vectors: int) -> None:
+        self.lanes, self.rows, self.vectors = lanes, rows, vectors
+        self.cells = [
+            [T.alloc_buffer((lanes,), "float32") for _ in range(vectors)] for _ in range(rows)
+        ]
+        for row in self.cells:
+            for cell in row:
+                store(cell, 0, splat(0.0, lanes), lanes)
+
+    def get(self, r: int, v: int) -> Any:
+        return load(self.cells[r][v], 0, self.lanes)
+
+    def add_outer(self, x: list[Any], half: Any, at: Any) -> None:
+        """acc[r] += x[r] · half[at …], float16 converted a register at a time: all rows use it before the next one comes, as the
+        register file has no room for more."""
+        factors = [let(splat(value, self.lanes)) for value in x]
+        for v in range(self.vectors):
+            y = let(cast(load(half, at + v * self.lanes, self.lanes), "float32", self.lanes))
+            for r in range(self.rows):
+                store(self.cells[r][v], 0, T.fma(factors[r], y, self.get(r, v)), self.lanes)
+
+    def read(self, buffer: Any, places: list[Any], factors: list[Any]) -> None:
+        """acc[r] = buffer[places[r] …] · factors[r]."""
+        for r in range(self.rows):
+            for v in range(self.vectors):
+                value = load(buffer, places[r] + v * self.lanes, self.lanes)
+                store(self.cells[r][v], 0, value * splat(factors[r], self.lanes), self.lanes)
+
+    def write(self, buffer: Any, places: list[Any]) -> None:
+        for r in range(self.rows):
+            for v in range(self.vectors):
+                store(buffer, places[r] + v * self.lanes, self.get(r, v), self.lanes)
 
 
 def _combine(p: Problem, tile: Tile, k: Any, s: Any, head: Any) -> None:

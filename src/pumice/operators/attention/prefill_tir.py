@@ -15,7 +15,7 @@ from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.attention.cache_tir import PagedCache, Result
 from pumice.operators.attention.problem import UNIT, Problem
-from pumice.operators.attention.softmax_tir import RowState, softmax_row
+from pumice.operators.attention.softmax_tir import RowState, softmax_rows
 from pumice.operators.base import KernelSource
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks, when
 from pumice.operators.tir.vector import cast, horizontal_sum, let, load, splat, store, sweep
@@ -125,10 +125,12 @@ def _tile(
                         scores, strip * (tile.mr * tile.keys) + u * UNIT + panel * tile.nr, tile.keys,
                         None,
                     )  # fmt: skip
-        with T.serial(0, rows) as r:
-            here = let(position + r // p.group - begin * UNIT)
-            low = let(here - (p.window - 1)) if p.window else None
-            softmax_row(p, scores, r * tile.keys, units, low, let(here + 1), state, r)
+
+        def visible(r: Any) -> tuple[Any, Any]:
+            here = let(position + r // p.group - begin * UNIT)  # noqa: B023
+            return (let(here - (p.window - 1)) if p.window else None), let(here + 1)
+
+        softmax_rows(p, scores, tile.keys, rows, units, state, visible)
         for panel in range(tile.columns // tile.nr):
             with T.serial(0, strips) as strip:
                 _multiply(

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pumice.operators.tir.quantize_group import FLOAT, GROUP, QUANTIZED
+from pumice.operators.quantized import CodeForm, code_form
+from pumice.operators.tir.quantize_group import FLOAT, QUANTIZED
 from pumice.targets import Target
 
 UNIT = 32  # keys that are handled together: a block of the cache, or a part of one
@@ -24,7 +25,7 @@ class Problem:
     scale: float
     window: int | None
     softcap: float | None
-    sum_group: int | None  # of a quantized output
+    form: CodeForm | None  # of a quantized output
     lanes: int  # float32 lanes of a vector register
     registers: int  # accumulators that fit the register file
 
@@ -38,12 +39,12 @@ class Problem:
         return self.scale if self.softcap else self.scale * math.log2(math.e)
 
     def parameters(self) -> dict[str, str]:
-        return QUANTIZED if self.sum_group else FLOAT
+        return QUANTIZED if self.form else FLOAT
 
     def symbol_parts(self) -> dict[str, Any]:
         return {
             "q": self.heads, "k": self.kv_heads, "d": self.dim, "b": self.block_size,
-            "scale": self.scale, "window": self.window, "cap": self.softcap, "quantized": self.sum_group,
+            "scale": self.scale, "window": self.window, "cap": self.softcap, "quantized": self.form,
         }  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def read_problem(attrs: Mapping[str, Any], target: Target) -> Problem:
         scale=float(attrs.get("scale", dim**-0.5)),
         window=int(window) if window else None,
         softcap=float(softcap) if softcap else None,
-        sum_group=int(attrs.get("sum_group", GROUP)) if attrs.get("quantize") else None,
+        form=code_form(attrs),
         lanes=target.lanes,
         # 16 registers on AVX2, 32 on AVX-512 and Neon; a quarter is left to operands.
         registers=12 if target.vector_bits == 256 else 24,

@@ -41,7 +41,9 @@ def _build(symbol: str, widths: tuple[int, ...], *, parallel: bool) -> Any:
     if len(widths) == 2:
 
         @T.prim_func
-        def two(a: T.handle("float32"), b: T.handle("float32"), out: T.handle("float32"), n: T.int32):  # type: ignore[no-untyped-def]
+        def two(
+            a: T.handle("float32"), b: T.handle("float32"), out: T.handle("float32"), n: T.int32
+        ):  # type: ignore[no-untyped-def]
             T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
             A = T.decl_buffer((n * wa,), "float32", data=a)
             B = T.decl_buffer((n * wb,), "float32", data=b)
@@ -57,7 +59,13 @@ def _build(symbol: str, widths: tuple[int, ...], *, parallel: bool) -> Any:
     wc = widths[2]
 
     @T.prim_func
-    def three(a: T.handle("float32"), b: T.handle("float32"), c: T.handle("float32"), out: T.handle("float32"), n: T.int32):  # type: ignore[no-untyped-def]
+    def three(
+        a: T.handle("float32"),
+        b: T.handle("float32"),
+        c: T.handle("float32"),
+        out: T.handle("float32"),
+        n: T.int32,
+    ):  # type: ignore[no-untyped-def]
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
         A = T.decl_buffer((n * wa,), "float32", data=a)
         B = T.decl_buffer((n * wb,), "float32", data=b)

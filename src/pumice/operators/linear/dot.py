@@ -45,9 +45,11 @@ class DotUnit:
         """partial + codes·x in the unit's partial form. x: uint32 lanes, the same word in each."""
         raise NotImplementedError(self.name)
 
-    def widen(self, partial: Any) -> Any:
-        """A partial sum as int32 lanes."""
-        return partial
+    def widen(self, partial: Any, factor: int) -> Any:
+        """factor · partial sum as int32 lanes. factor is 1, or 128 for a code's high plane."""
+        if factor == 1:
+            return partial
+        return partial << splat_int(factor.bit_length() - 1, self.lanes)
 
 
 class Avx2(DotUnit):
@@ -66,10 +68,10 @@ class Avx2(DotUnit):
         )
         return let(pairs if partial is None else partial + pairs)
 
-    def widen(self, partial: Any) -> Any:
+    def widen(self, partial: Any, factor: int) -> Any:
         n = self.lanes
-        ones = T.broadcast(tir.const(1, "int16"), 2 * n)
-        return _call(f"int32x{n}", "llvm.x86.avx2.pmadd.wd", partial, ones)
+        factors = T.broadcast(tir.const(factor, "int16"), 2 * n)
+        return _call(f"int32x{n}", "llvm.x86.avx2.pmadd.wd", partial, factors)
 
 
 class Avx2Signed(DotUnit):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pumice.operators.base import KernelSource, OperatorCall
+from pumice.operators.quantized import code_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
 from pumice.operators.tir.quantize_group import GROUP, QUANTIZED, QuantizedOutput
@@ -22,11 +23,11 @@ class Quantize(CpuKernel):
         return quantized_reason({**attrs, "quantize": True}, int(attrs["H"]))
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
-        width, sum_group = int(call.attrs["H"]), int(call.attrs.get("sum_group", GROUP))
-        symbol = symbol_name("quantize", target.lanes, call.entry, h=width, sums=sum_group)
+        width, form = int(call.attrs["H"]), code_form({**call.attrs, "quantize": True})
+        symbol = symbol_name("quantize", target.lanes, call.entry, h=width, codes=form)
         with kernel(symbol, {"x": "float32", **QUANTIZED, "T": SIZE}) as k:
             x = k["x"]
-            codes = QuantizedOutput(k, width, sum_group)
+            codes = QuantizedOutput(k, width, form)
             with tasks(k["T"], parallel=call.entry != "decode") as t:
                 for j, lanes in sweep(width, GROUP):
                     codes.store(t, j // GROUP, let(load(x, t * width + j, lanes)))

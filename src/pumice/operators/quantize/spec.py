@@ -1,6 +1,6 @@
 """quantize: an activation to int8 codes in groups of 32 (the form is in `operators/quantized.py`).
 
-attrs: H (width, a multiple of 32), sum_group 32 or 16.
+attrs: H (width, a multiple of 32), sum_group 32 or 16, planes 1 or 2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pumice.operators.quantized import OUTPUTS, quantize_rows
 def reference(
     attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    return quantize_rows(inputs["x"], int(attrs.get("sum_group", 32)))
+    return quantize_rows(inputs["x"], int(attrs.get("sum_group", 32)), int(attrs.get("planes", 1)))
 
 
 def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
@@ -31,7 +31,7 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
             x[2] *= np.float32(1e-25)
             x[3, :32] = np.arange(32) - 15.5
             x[3, 0] = 127.0  # scale 1: the others are ties
-        attrs = {"H": width, "group": 32, "sum_group": sum_group}
+        attrs = {"H": width, "group": 32, "sum_group": sum_group, "planes": 1 + tokens % 2}
         found.append((attrs, {"x": x}))
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.base import KernelSource, OperatorCall
+from pumice.operators.quantized import code_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
 from pumice.operators.tir.quantize_group import FLOAT, GROUP, QUANTIZED, QuantizedOutput
@@ -27,16 +28,15 @@ class RmsNorm(CpuKernel):
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
         width, eps = int(call.attrs["H"]), float(call.attrs["eps"])
-        quantize = bool(call.attrs.get("quantize"))
-        sum_group = int(call.attrs.get("sum_group", GROUP)) if quantize else None
+        form = code_form(call.attrs)
         symbol = symbol_name(
-            "rms_norm", target.lanes, call.entry, h=width, eps=eps, quantized=sum_group
+            "rms_norm", target.lanes, call.entry, h=width, eps=eps, quantized=form
         )
-        outputs = QUANTIZED if quantize else FLOAT
+        outputs = QUANTIZED if form else FLOAT
         parameters = {"x": "float32", "weight": "float32", **outputs, "T": SIZE}
         with kernel(symbol, parameters) as k:
             x, weight = k["x"], k["weight"]
-            codes = QuantizedOutput(k, width, sum_group) if sum_group else None
+            codes = QuantizedOutput(k, width, form) if form else None
             with tasks(k["T"], parallel=call.entry != "decode") as t:
                 row = t * width
                 factor = let(inverse_rms(x, row, width, eps))

@@ -40,7 +40,7 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
             weight = rng.standard_normal(width, dtype=np.float32)
             attrs: dict[str, Any] = {"H": width, "eps": 1e-5}
             if quantize:
-                attrs |= {"quantize": True, "group": 32, "sum_group": 16 if tokens % 2 else 32}
+                attrs |= {"quantize": True, "group": 32, "sum_group": 16 if tokens % 2 else 32, "planes": 1 + tokens % 3 % 2}
             found.append((attrs, {"x": x, "weight": weight}))
     return found
 

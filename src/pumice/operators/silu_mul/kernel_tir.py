@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pumice.operators.base import KernelSource, OperatorCall
+from pumice.operators.quantized import code_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
 from pumice.operators.tir.math import sigmoid
@@ -24,13 +25,12 @@ class SiluMul(CpuKernel):
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
         width = int(call.attrs["I"])
-        quantize = bool(call.attrs.get("quantize"))
-        sum_group = int(call.attrs.get("sum_group", GROUP)) if quantize else None
-        symbol = symbol_name("silu_mul", target.lanes, call.entry, i=width, quantized=sum_group)
-        outputs = QUANTIZED if quantize else FLOAT
+        form = code_form(call.attrs)
+        symbol = symbol_name("silu_mul", target.lanes, call.entry, i=width, quantized=form)
+        outputs = QUANTIZED if form else FLOAT
         with kernel(symbol, {"gate_up": "float32", **outputs, "T": SIZE}) as k:
             gate_up = k["gate_up"]
-            codes = QuantizedOutput(k, width, sum_group) if sum_group else None
+            codes = QuantizedOutput(k, width, form) if form else None
             with tasks(k["T"], parallel=call.entry != "decode") as t:
                 for j, lanes in sweep(width, GROUP):
                     gate = let(load(gate_up, t * (2 * width) + j, lanes))

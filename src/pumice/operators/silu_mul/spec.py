@@ -34,7 +34,7 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
                 x[0, :4] = (90.0, -90.0, 200.0, -200.0)
             attrs: dict[str, Any] = {"I": width}
             if quantize:
-                attrs |= {"quantize": True, "group": 32, "sum_group": 16 if tokens % 2 else 32}
+                attrs |= {"quantize": True, "group": 32, "sum_group": 16 if tokens % 2 else 32, "planes": 1 + tokens % 3 % 2}
             found.append((attrs, {"gate_up": x}))
     return found
 

@@ -35,4 +35,6 @@ def quantized_reason(attrs: Mapping[str, Any], width: int) -> str | None:
         return f"int8 output needs a width that is a multiple of 32, not {width}"
     if attrs.get("sum_group", 32) not in (16, 32):
         return f"code sums come per 16 or 32, not {attrs['sum_group']}"
+    if attrs.get("planes", 1) not in (1, 2):
+        return f"codes have 1 or 2 planes, not {attrs['planes']}"
     return None

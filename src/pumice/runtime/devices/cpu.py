@@ -152,8 +152,9 @@ class CapturedPlan:
         call[0].value = self._table.ctypes.data + index * 24
         call[2].value = 1
         result = tvm_ffi.Any()
-        if self._invoke(
-            self._replay.handle, ctypes.addressof(call), 4, ctypes.addressof(result)
-        ) or int(self._failed[0]) >= 0:
+        if (
+            self._invoke(self._replay.handle, ctypes.addressof(call), 4, ctypes.addressof(result))
+            or int(self._failed[0]) >= 0
+        ):
             self._failed[0] = -1
             tvm_ffi._raise(f"kernel {self.symbols[index]!r}")

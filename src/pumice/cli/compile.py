@@ -1,0 +1,164 @@
+"""`pumice compile`: a model file into an artifact, with every phase to look at."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pumice.cli import options
+from pumice.errors import UsageError
+
+if TYPE_CHECKING:
+    from pumice.artifact import Manifest
+    from pumice.cli.session import ModelRequest
+    from pumice.prepare import PrepareSettings
+
+NAME = "compile"
+
+
+def command(
+    model: options.ModelArgument = None,
+    model_option: options.ModelOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The artifact's directory. [default: in the cache]",
+            show_default=False,
+        ),
+    ] = None,
+    dump: Annotated[
+        Path | None,
+        typer.Option(
+            "--dump",
+            help="Write every phase into this directory: graphs, kernel choice with reasons, "
+            "TensorIR, plan, assembly.",
+            show_default=False,
+        ),
+    ] = None,
+    random_weights: Annotated[
+        str | None,
+        typer.Option(
+            "--random-weights",
+            metavar="SHAPE",
+            help="Random weights of a model's shapes.",
+            show_default=False,
+        ),
+    ] = None,
+    device: options.DeviceOption = "auto",
+    target: options.TargetOption = "native",
+    quant: options.QuantOption = None,
+    activations: options.ActivationsOption = "int16",
+    max_tokens: Annotated[int, typer.Option(help="Tokens of the largest step.")] = 512,
+    max_sequences: Annotated[int, typer.Option(help="Sequences of the largest step.")] = 16,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Compiler threads. [default: all CPUs]", show_default=False),
+    ] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Even when the cache has it.")] = False,
+    json_output: options.JsonOption = False,
+    cache_dir: options.CacheDirOption = None,
+) -> None:
+    """Compile a model into an artifact."""  # fmt: skip
+    from dataclasses import replace
+
+    from pumice.artifact import Manifest
+    from pumice.cli.console import note, print_json
+    from pumice.cli.session import ModelRequest, choose_model
+
+    if workers is not None and not 1 <= workers <= 1024:
+        raise UsageError(f"--workers is {workers}; allowed: 1 to 1024")
+    if random_weights is not None and (model or model_option):
+        raise UsageError("--random-weights and a model exclude each other")
+    name = f"random:{random_weights}" if random_weights else choose_model(model, model_option)
+    request = ModelRequest(
+        model=name, device=device, target=target, quantization=quant, activations=activations,
+        cache_dir=cache_dir,
+    )  # fmt: skip
+    settings = replace(
+        request.prepare_settings(),
+        max_tokens=max_tokens, max_sequences=max_sequences, workers=workers, rebuild=rebuild,
+    )  # fmt: skip
+    start = time.perf_counter()
+    if output is None and dump is None:
+        directory = request.prepare(settings)
+        manifest = Manifest.load(directory / "manifest.json")
+    else:
+        directory = output if output is not None else _inside(dump)
+        manifest = _compile_here(request, settings, directory, dump)
+    seconds = time.perf_counter() - start
+    if json_output:
+        print_json(
+            {
+                "artifact": str(directory), "seconds": round(seconds, 2), "model":
+                manifest.model.name,
+                "target": manifest.target["name"], "quantization": manifest.model.quantization,
+                "weight_bytes": manifest.model.weight_bytes, "kernels": len(manifest.kernels),
+            }
+        )  # fmt: skip
+        return
+    _print_summary(manifest, seconds)
+    if dump is not None:
+        note(f"every phase is in {dump}")
+    print(directory)
+
+
+def _inside(dump: Path | None) -> Path:
+    assert dump is not None
+    return dump / "artifact"
+
+
+def check_output(directory: Path) -> None:
+    """Refuses to replace a directory that is no artifact."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise UsageError(f"--output is {str(directory)!r}, which is a file")
+    if (directory / "manifest.json").is_file() or not any(directory.iterdir()):
+        return
+    raise UsageError(
+        f"--output is {str(directory)!r}, which holds other files",
+        hint="Name a directory that does not exist, or an older artifact.",
+    )
+
+
+def _compile_here(
+    request: ModelRequest, settings: PrepareSettings, directory: Path, dump: Path | None
+) -> Manifest:
+    """Compiles in this process, outside the cache."""
+    from pumice.cli.summary import RANDOM, check_memory, summarize
+    from pumice.compiler.compile import CompileOptions, compile_model
+    from pumice.compiler.progress import make_progress
+    from pumice.prepare import file_digest, resolve_target
+
+    check_output(directory)
+    source = request.fetch(settings)
+    check_memory(summarize(source, settings.quantization), None, name=request.model)
+    random = source.startswith(RANDOM)
+    with make_progress(quiet=False) as report:
+        return compile_model(
+            source,
+            target=resolve_target(settings.target),
+            output=directory,
+            options=CompileOptions(
+                **settings.compile_options(), workers=settings.workers, dump=dump
+            ),
+            digest=source if random else file_digest(Path(source), settings.cache_dir),
+            report=report,
+        )
+
+
+def _print_summary(manifest: Manifest, seconds: float) -> None:
+    from pumice.cli.console import note
+
+    decode = manifest.entries.get("decode")
+    launches = f", {len(decode.launches)} launches a token" if decode else ""
+    note(
+        f"{manifest.model.name} ({manifest.model.quantization}) for {manifest.target['name']}: "
+        f"{len(manifest.kernels)} kernels{launches}, "
+        f"{manifest.model.weight_bytes / 1e6:,.1f} MB of weights, {seconds:.1f} s"
+    )

@@ -1,0 +1,193 @@
+"""`pumice inspect`: what is in a model file, or in a compiled artifact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pumice.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from pumice.artifact import Manifest
+    from pumice.cli.summary import ModelSummary
+
+NAME = "inspect"
+
+
+def command(
+    model: options.ModelArgument = None,
+    model_option: options.ModelOption = None,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    kernels: Annotated[bool, typer.Option(help="List an artifact's kernels with reasons.")] = True,
+    context: options.ContextOption = None,
+    quant: options.QuantOption = None,
+    json_output: options.JsonOption = False,
+    cache_dir: options.CacheDirOption = None,
+) -> None:
+    """Show a model file without compiling it, or an artifact."""
+    from pumice.artifact import Manifest
+    from pumice.cli.console import print_json, stdout
+    from pumice.cli.session import ModelRequest, choose_model
+    from pumice.cli.summary import as_dict, summarize
+
+    name = choose_model(model, model_option)
+    if (Path(name) / "manifest.json").is_file():
+        manifest = Manifest.load(Path(name) / "manifest.json")
+        if json_output:
+            print_json(_artifact_dict(Path(name), manifest))
+        else:
+            _print_artifact(stdout(), Path(name), manifest, kernels)
+        return
+    request = ModelRequest(name, quantization=quant, context=context, cache_dir=cache_dir)
+    summary = summarize(request.fetch(request.prepare_settings()), quant)
+    if json_output:
+        data = as_dict(summary, context)
+        if tensors:
+            data["tensors"] = [
+                {"name": t.name, "shape": list(t.shape), "format": t.format}
+                for t in summary.tensors
+            ]
+        print_json(data)
+    else:
+        _print_model(stdout(), summary, context, tensors)
+
+
+def _facts() -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _listing(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
+def _mb(nbytes: float) -> str:
+    return f"{nbytes / 1e6:,.1f} MB"
+
+
+def _print_model(
+    console: Console, summary: ModelSummary, context: int | None, tensors: bool
+) -> None:
+    config = summary.config
+    tokens = summary.context(context)
+    facts = _facts()
+    facts.add_row("model", summary.path)
+    facts.add_row("architecture", f"{summary.architecture} ({summary.kind})")
+    facts.add_row("parameters", f"{summary.parameters / 1e6:,.1f} million")
+    if summary.file_bytes:
+        facts.add_row("file", _mb(summary.file_bytes))
+    facts.add_row(
+        "layers",
+        f"{config.num_hidden_layers}, width {config.hidden_size:,}, "
+        f"MLP {config.intermediate_size:,}",
+    )
+    facts.add_row(
+        "heads",
+        f"{config.num_attention_heads} of {config.head_dim}, "
+        f"{config.num_key_value_heads} for keys and values",
+    )
+    facts.add_row("vocabulary", f"{config.vocab_size:,}")
+    facts.add_row("context", f"{config.context_length:,} tokens")
+    cache = tokens * summary.cache_bytes_per_token
+    facts.add_row(
+        "memory to run",
+        f"{_mb(summary.weight_bytes + cache + summary.work_bytes())}: weights "
+        f"{_mb(summary.weight_bytes)}, cache of {tokens:,} tokens {_mb(cache)}, "
+        f"work {_mb(summary.work_bytes())}",
+    )
+    console.print(facts)
+    console.print()
+    numbers = ("tensors", "parameters", "packed")
+    table = _listing("type", *numbers, right=numbers)
+    for name, count, parameters, nbytes in summary.types():
+        table.add_row(name, f"{count:,}", f"{parameters:,}", _mb(nbytes))
+    console.print(table)
+    if tensors:
+        console.print()
+        rows = _listing("tensor", "shape", "type")
+        for tensor in summary.tensors:
+            rows.add_row(tensor.name, " × ".join(map(str, tensor.shape)), tensor.format)
+        console.print(rows)
+
+
+def _artifact_dict(directory: Path, manifest: Manifest) -> dict[str, Any]:
+    import dataclasses
+
+    return {
+        "path": str(directory),
+        "pumice": manifest.pumice,
+        "versions": manifest.versions,
+        "target": manifest.target,
+        "model": dataclasses.asdict(manifest.model),
+        "memory": manifest.memory,
+        "launches": {name: len(plan.launches) for name, plan in manifest.entries.items()},
+        "bounds": {name: plan.bounds for name, plan in manifest.entries.items()},
+        "kernels": [
+            {
+                "symbol": k.symbol, "operator": k.operator, "kernel": k.kernel, "reason": k.reason,
+                "config": k.config, "rejected": k.rejected,
+            }
+            for k in manifest.kernels
+        ],
+    }  # fmt: skip
+
+
+def _print_artifact(
+    console: Console, directory: Path, manifest: Manifest, with_kernels: bool
+) -> None:
+    model, memory, cache = manifest.model, manifest.memory, manifest.cache
+    facts = _facts()
+    facts.add_row("artifact", str(directory))
+    facts.add_row("model", f"{model.name} ({model.architecture}), from {model.source}")
+    features = ", ".join(manifest.target.get("features", ()))
+    facts.add_row("compiled for", f"{manifest.target['name']} ({features})")
+    facts.add_row(
+        "with",
+        ", ".join(
+            [f"pumice {manifest.pumice}", *(f"{k} {v}" for k, v in manifest.versions.items())]
+        ),
+    )
+    facts.add_row("parameters", f"{model.parameters / 1e6:,.1f} million, {model.quantization}")
+    token_bytes = cache.bytes_per_block() / cache.block_size
+    facts.add_row(
+        "memory",
+        f"weights {_mb(model.weight_bytes)}, work {_mb(memory.get('arena', 0))}, cache "
+        f"{token_bytes / 1e3:,.1f} kB a token ({_mb(token_bytes * model.context_length)} for the "
+        f"whole context of {model.context_length:,})",
+    )
+    facts.add_row("read for a token", f"{_mb(model.bytes_per_token)} of weights")
+    for name, plan in manifest.entries.items():
+        bounds = ", ".join(f"{k} ≤ {v:,}" for k, v in plan.bounds.items())
+        facts.add_row(f"{name}", f"{len(plan.launches)} launches; {bounds}")
+    console.print(facts)
+    if not with_kernels:
+        return
+    uses: dict[str, int] = {}
+    for plan in manifest.entries.values():
+        for launch in plan.launches:
+            uses[launch.kernel] = uses.get(launch.kernel, 0) + 1
+    table = _listing(
+        "operator", "kernel", "launches", "symbol, configuration and reason", right=("launches",)
+    )
+    for kernel in sorted(manifest.kernels, key=lambda k: (k.operator, k.symbol)):
+        config = ", ".join(f"{k}={v}" for k, v in kernel.config.items())
+        text = kernel.symbol + (f" [{config}]" if config else "") + f"\n{kernel.reason}"
+        for name, why in kernel.rejected.items():
+            text += f"\nnot {name}: {why}"
+        table.add_row(kernel.operator, kernel.kernel, str(uses.get(kernel.symbol, 0)), text)
+    console.print()
+    console.print(table, markup=False)

@@ -1,0 +1,122 @@
+"""From a command's options to a loaded model: the same steps for every command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pumice.cli.console import settings
+from pumice.cli.devices import parse_device
+from pumice.cli.settings import DEFAULT_MODEL
+from pumice.cli.summary import RANDOM
+from pumice.errors import ContextLengthError, UsageError
+
+if TYPE_CHECKING:
+    from pumice.prepare import PrepareSettings
+    from pumice.runtime.executor import Executor
+
+
+def choose_model(positional: str | None, option: str | None) -> str:
+    """The model that was named, in whichever of the two ways; the default when none was."""
+    if positional and option and positional != option:
+        raise UsageError(f"two models were given: {positional!r} and --model {option!r}")
+    for value in (positional, option):
+        if value is not None and not value.strip():
+            raise UsageError("the model's name is empty")
+    return positional or option or DEFAULT_MODEL
+
+
+def cache_directory(option: Path | None) -> Path:
+    """--cache-dir, else the environment's."""
+    return option.expanduser().absolute() if option is not None else settings().cache_dir
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Which model, compiled how, on what."""
+
+    model: str
+    device: str = "auto"
+    threads: int | None = None
+    context: int | None = None
+    target: str = "native"
+    quantization: str | None = None
+    activations: str = "int16"
+    cache_dir: Path | None = None
+
+    def prepare_settings(self) -> PrepareSettings:
+        """How `prepare` compiles; checked here, so that a bad value fails before a download."""
+        from pumice.prepare import PrepareSettings, resolve_target
+
+        parse_device(self.device)
+        resolve_target(self.target)
+        if self.activations not in ("int8", "int16", "float32"):
+            raise UsageError(f"activations is {self.activations!r}; allowed: int8, int16, float32")
+        if self.quantization is not None:
+            from pumice.quantization import get_format
+
+            get_format(self.quantization)
+        if self.context is not None and self.context < 1:
+            raise UsageError(f"context is {self.context}; it must be at least 1 token")
+        if self.threads is not None:
+            from pumice.runtime.devices.cpu import CpuDevice
+
+            CpuDevice(self.threads)  # says how many there are
+        return PrepareSettings(
+            cache_dir=cache_directory(self.cache_dir),
+            target=self.target,
+            quantization=self.quantization,
+            activations=self.activations,
+        )
+
+    def fetch(self, prepare_settings: PrepareSettings) -> str:
+        """The model as a local path (downloaded when it must be) or "random:<shape>"."""
+        if self.model.startswith(RANDOM):
+            return self.model
+        from pumice.cli.progress import download_progress
+        from pumice.weights.hub import resolve
+
+        with download_progress() as report:
+            return str(resolve(self.model, prepare_settings.cache_dir, progress=report))
+
+    def prepare(self, prepare_settings: PrepareSettings | None = None) -> Path:
+        """The artifact's directory, after fetching and compiling where needed.
+
+        The memory that the model will need is compared with what is free before it is compiled.
+        """
+        from pumice.cli.progress import download_progress
+        from pumice.prepare import prepare
+
+        if prepare_settings is None:
+            prepare_settings = self.prepare_settings()
+        with download_progress() as report:
+            return prepare(
+                self.model,
+                settings=prepare_settings,
+                progress=report,
+                check=lambda source: self._check(source, prepare_settings.cache_dir),
+            )
+
+    def _check(self, source: str, cache_dir: Path) -> None:
+        from pumice.cli.summary import check_disk, check_memory, summarize
+
+        summary = summarize(source, self.quantization)
+        longest = summary.config.context_length
+        if self.context is not None and self.context > longest:
+            raise ContextLengthError(
+                f"a context of {self.context:,} tokens was asked for; {self.model} has {longest:,}"
+            )
+        check_memory(summary, self.context, name=self.model)
+        check_disk(summary, cache_dir)
+
+    def load(self, directory: Path) -> Executor:
+        """The artifact on the device."""
+        from pumice.runtime.load import load
+
+        return load(
+            directory,
+            device=parse_device(self.device),
+            threads=self.threads,
+            context_length=self.context,
+        )

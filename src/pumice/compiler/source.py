@@ -1,0 +1,4 @@
+"""placeholder"""
+from typing import Any
+ModelSource = Any
+def open_model(*a): ...
