@@ -36,6 +36,8 @@ def read_directory(directory: Path) -> tuple[tokenizers.Tokenizer, TextSettings]
         inner = tokenizers.Tokenizer.from_str(json.dumps(data))
     except Exception as error:  # the library raises bare Exception
         raise ModelFileError(f"{directory / 'tokenizer.json'} is damaged: {error}") from None
+    inner.no_truncation()  # some files carry them; they would change what the template adds
+    inner.no_padding()
     return inner, _settings(directory, config, inner)
 
 

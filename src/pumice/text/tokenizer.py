@@ -39,8 +39,6 @@ class Tokenizer:
 
     def __init__(self, inner: tokenizers.Tokenizer, settings: TextSettings) -> None:
         """Wraps a `tokenizers.Tokenizer`. UnsupportedError when its tokens have no bytes each."""
-        inner.no_truncation()
-        inner.no_padding()
         self._inner = inner
         self._lock = threading.Lock()  # encode_special_tokens is state of the library's object
         self._settings = settings
@@ -130,11 +128,8 @@ class Tokenizer:
             with self._lock:
                 self._inner.encode_special_tokens = not parse_special
                 ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
-            raise UsageError(
-                f"the text holds half a surrogate pair at character {error.start}: "
-                f"{text[error.start]!r} is no character",
-            ) from None
+        except TypeError:  # what the library says of a string that has no UTF-8
+            raise _no_text(text) from None
         if not parse_special and not self.control_ids.isdisjoint(ids):
             ids = self._without_control(ids)
         if add_special:
@@ -192,6 +187,20 @@ class Tokenizer:
         if self.strips_leading_space and data.startswith(b" "):
             data = data[1:]
         return data.decode("utf-8", "replace")
+
+
+def _no_text(text: Any) -> UsageError:
+    """Says why the library does not take `text`."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return UsageError(
+            f"the text holds half a surrogate pair at character {error.start}: "
+            f"{text[error.start]!r} is no character"
+        )
+    except AttributeError:
+        pass
+    return UsageError(f"a text is a string; got {type(text).__name__}")
 
 
 def _read_exactly(path: Path) -> str:
