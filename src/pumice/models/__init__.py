@@ -1,4 +1,7 @@
-"""Model architectures: config parsers, graphs, weight names. `MODELS` is the registry; nothing is imported before it is asked for."""
+"""Model architectures: config parsers, graphs, weight names.
+
+`MODELS` is the registry; nothing is imported before it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,16 @@ def get_model(model_type: str) -> ModelRecord:
 
 
 def get_gguf_model(architecture: str) -> ModelRecord:
-    """The record that reads GGUF files of this `general.architecture`; UnsupportedError lists the known ones."""
+    """The record that reads GGUF files of this `general.architecture`.
+
+    UnsupportedError lists the known ones.
+    """
     records = [get_model(name) for name in MODELS]
     for record in records:
         if record.gguf_architecture == architecture:
             return record
     known = ", ".join(r.gguf_architecture for r in records if r.gguf_architecture)
-    raise UnsupportedError(
-        f"GGUF architecture {architecture!r} is not supported; known: {known}"
-    )
+    raise UnsupportedError(f"GGUF architecture {architecture!r} is not supported; known: {known}")
 
 
 def shape_names() -> tuple[str, ...]:
@@ -49,7 +53,10 @@ def shape_names() -> tuple[str, ...]:
 
 
 def get_shape(name: str) -> tuple[ModelRecord, ModelConfig]:
-    """Record and config of a published model's shape ("llama-2-7b"); UsageError lists the known ones."""
+    """Record and config of a published model's shape ("llama-2-7b").
+
+    UsageError lists the known ones.
+    """
     for model_type in MODELS:
         record = get_model(model_type)
         if name in (record.shapes or {}):

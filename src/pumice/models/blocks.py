@@ -1,4 +1,7 @@
-"""The blocks that models are made of, on `tvm.relax.frontend.nn`. Parameter names are those of Hugging Face checkpoints."""
+"""The blocks that models are made of, on `tvm.relax.frontend.nn`.
+
+Parameter names are those of Hugging Face checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,6 @@ class StepInputs:
     query_start: Tensor
     context_len: Tensor
     block_table: Tensor
-    sample_rows: Tensor
     rope_table: Tensor
 
 
@@ -76,7 +78,10 @@ class RotaryEmbedding(nn.Module):  # type: ignore[misc]
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Grouped-query attention (arXiv:2305.13245) over the paged cache, with optional biases, head norms and window."""
+    """Grouped-query attention (arXiv:2305.13245) over the paged cache.
+
+    Biases, norms of query and key heads, and a window are optional.
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -93,13 +98,14 @@ class Attention(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, step: StepInputs, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         c = self.config
-        sizes = {
+        sizes: dict[str, Any] = {
             "heads": c.num_attention_heads,
             "kv_heads": c.num_key_value_heads,
             "head_dim": c.head_dim,
         }
         q = graph.rope_append(
-            self.q_proj(x), self.k_proj(x), self.v_proj(x), step.rope_table, step.slots, k_cache, v_cache,
+            self.q_proj(x), self.k_proj(x), self.v_proj(x), step.rope_table, step.slots,
+            k_cache, v_cache,
             **sizes,
             rotary_dim=c.rope.dim,
             q_norm=self.q_norm.weight if self.q_norm else None,
@@ -173,11 +179,11 @@ class CausalLM(nn.Module):  # type: ignore[misc]
 
     def forward(self, *inputs: Any) -> Tensor:
         """The step's seven inputs, then each layer's k_cache and v_cache → logits [R, V]."""
-        tokens, positions, slots, query_start, context_len, block_table, sample_rows, *caches = inputs
+        tokens, positions, slots, query_start, context_len, block_table, rows, *caches = inputs
         step = StepInputs(
-            tokens, slots, query_start, context_len, block_table, sample_rows,
+            tokens, slots, query_start, context_len, block_table,
             rope_table=self.model.rotary_emb(positions),
         )  # fmt: skip
         x = self.model(step, list(zip(caches[::2], caches[1::2], strict=True)))
-        rows = graph.gather_rows(x, step.sample_rows)
-        return self.model.embed_tokens.logits(rows) if self.lm_head is None else self.lm_head(rows)
+        x = graph.gather_rows(x, rows)
+        return self.model.embed_tokens.logits(x) if self.lm_head is None else self.lm_head(x)

@@ -1,4 +1,4 @@
-"""What a model's graph depends on: one frozen dataclass for the architectures that share our blocks."""
+"""What a model's graph depends on: one frozen dataclass for the architectures of our blocks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pumice.models.rope import RopeConfig
 class ModelConfig:
     """A decoder of gated-MLP blocks with rotary positions and root-mean-square norms.
 
-    windows: a layer's sliding window in tokens, the query's own included (a query at position p sees keys p − window + 1 … p), or
-        None for all of the context; one entry a layer.
-    qkv_bias, output_bias, mlp_bias: which linears add a bias. qk_norm: an RMS norm of each query and key head.
+    windows: a layer's sliding window in tokens, the query's own included (a query at position p
+        sees keys p − window + 1 … p), or None for all of the context; one entry a layer.
+    qkv_bias, output_bias, mlp_bias: which linears add a bias.
+    qk_norm: an RMS norm of each query and key head.
     context_length: positions that the model was made for.
     """
 
@@ -42,8 +43,8 @@ class ModelConfig:
         if not self.windows:
             object.__setattr__(self, "windows", (None,) * self.num_hidden_layers)
         for name in (
-            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-            "num_key_value_heads", "head_dim", "context_length",
+            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "num_key_value_heads", "head_dim", "context_length",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ModelFileError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -80,5 +81,7 @@ class ModelConfig:
         windows = data.pop("windows")
         if any(windows):
             data["windows"] = windows[0] if len(set(windows)) == 1 else list(windows)
-        data["rope"] = {k: v for k, v in data["rope"].items() if v is not None}
+        plain = dataclasses.asdict(RopeConfig(self.rope.theta, self.rope.dim))
+        shown = ("theta", "dim", "kind")
+        data["rope"] = {k: v for k, v in data["rope"].items() if k in shown or v != plain[k]}
         return data

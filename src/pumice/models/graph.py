@@ -1,8 +1,9 @@
 """The graph operators that models are written with, over `tvm.relax.frontend.nn` tensors.
 
-Each emits one call of an operator of ours (`operators/calls.py` says how a call carries its argument names and attributes).
-Activations are float32, T is the number of tokens of a step. Weights stand in their logical shape [N, K] as float32 whatever the
-file holds: the compiler decides a weight's format by the parameter's name.
+Each emits one call of an operator of ours (`operators/calls.py` says how a call carries its
+argument names and attributes). Activations are float32, T is the number of tokens of a step.
+Weights stand in their logical shape [N, K] as float32 whatever the file holds: the compiler decides
+a weight's format by the parameter's name.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def rope_table(positions: Tensor, inv_freq: Tensor, *, mscale: float = 1.0) -> Tensor:
-    """Cosines and sines of positions int32[T] · inv_freq[D/2], times mscale → [T, D] as (cos | sin)."""
+    """(cos | sin) of positions int32[T] · inv_freq[D/2], times mscale → [T, D]."""
     inputs = {"positions": positions, "inv_freq": inv_freq}
     width = 2 * inv_freq.shape[0]
     return _emit("rope_table", inputs, {"mscale": float(mscale)}, [positions.shape[0], width])
@@ -68,9 +69,10 @@ def rope_append(
     k_norm: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """Normalises (q_norm, k_norm [head_dim]) and rotates queries and keys; writes keys and values to the cache at slots.
+    """Rotates queries and keys, and writes keys and values to the cache at `slots`.
 
-    q [T, heads·d], k and v [T, kv_heads·d] → rotated queries [T, heads·d]. The caches are written in place; attention reads
+    q [T, heads·d], k and v [T, kv_heads·d] → rotated queries [T, heads·d]. With q_norm and k_norm
+    [head_dim] each head is RMS-normalised first. The caches are written in place; attention reads
     the returned queries, which orders it after the write.
     """
     inputs = {

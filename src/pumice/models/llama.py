@@ -1,6 +1,6 @@
-"""Llama 1 to 3.x (arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783), SmolLM2, and the many checkpoints of that form.
+"""Llama 1 to 3.x (arXiv:2302.13971, arXiv:2307.09288, arXiv:2407.21783) and SmolLM2.
 
-GGUF files of architecture "llama" hold Mistral models too.
+Many other checkpoints are of that form. GGUF files of architecture "llama" hold Mistral models too.
 """
 
 from __future__ import annotations
@@ -57,7 +57,14 @@ def config_from_gguf(metadata: Mapping[str, Any], names: Collection[str]) -> Mod
 
 
 def _shape(
-    vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv: int, context: int, **more: Any
+    vocabulary: int,
+    hidden: int,
+    inner: int,
+    layers: int,
+    heads: int,
+    kv: int,
+    context: int,
+    **more: Any,
 ) -> dict[str, Any]:
     return {
         "vocab_size": vocabulary,

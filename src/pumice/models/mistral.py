@@ -1,4 +1,7 @@
-"""Mistral 7B (arXiv:2310.06825): Llama's form with a sliding window in every layer. Its GGUF files say "llama"."""
+"""Mistral 7B (arXiv:2310.06825): Llama's form with a sliding window in every layer.
+
+Its GGUF files say "llama".
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ def config_from_hf(data: Mapping[str, Any]) -> ModelConfig:
     expected = "full_attention" if window is None else "sliding_attention"
     if kinds is not None and set(kinds) != {expected}:
         raise UnsupportedError(
-            f"config.json: layer_types is {sorted(set(kinds))!r:.80} with sliding_window {window}; for a "
-            f"mistral model only {expected!r} in every layer is supported"
+            f"config.json: layer_types is {sorted(set(kinds))!r:.80} with sliding_window {window}; "
+            f"for a mistral model only {expected!r} in every layer is supported"
         )
     return read_hf.read_decoder(
         s,

@@ -1,7 +1,7 @@
 """A decoder's parameters by name: shapes, and where each comes from in a checkpoint or a GGUF file.
 
-Plain data, so that memory can be estimated and a file checked without the compiler. `tests/ir/test_models_trace.py` proves that
-a traced graph has exactly these parameters.
+Plain data, so that memory can be estimated and a file checked without the compiler.
+`tests/ir/test_models_trace.py` proves that a traced graph has exactly these parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ LM_HEAD = "lm_head.weight"
 class Parameter:
     """One parameter. gguf: its name there; None for a constant that is computed and not stored.
 
-    heads: for a query or key projection, how many heads its rows are (llama.cpp's converter permutes them), else 0.
+    heads: for a query or key projection, how many heads its rows are (llama.cpp's converter
+        permutes them), else 0.
     """
 
     name: str

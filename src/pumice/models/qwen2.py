@@ -1,4 +1,7 @@
-"""Qwen2 and Qwen2.5 (arXiv:2407.10671, arXiv:2412.15115): biases on queries, keys and values; windows in the upper layers."""
+"""Qwen2 and Qwen2.5 (arXiv:2407.10671, arXiv:2412.15115).
+
+Biases on queries, keys and values; sliding windows in the upper layers where they are used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Qwen3, dense (arXiv:2505.09388): an RMS norm of each query and key head, a head width of its own, no biases by default."""
+"""Qwen3, dense (arXiv:2505.09388).
+
+An RMS norm of each query and key head, a head width of its own, no biases by default.
+"""
 
 from __future__ import annotations
 

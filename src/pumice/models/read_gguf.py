@@ -1,7 +1,7 @@
-"""GGUF metadata → the parts of a ModelConfig that our architectures share.
+"""GGUF metadata → the settings that our architectures share.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, under the architecture's name. What a file's tensors say (tied
-embeddings, biases) is read from their names.
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, under the architecture's name.
+What a file's tensors say (tied embeddings, biases) is read from their names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def open_metadata(metadata: Mapping[str, Any], architecture: str) -> Settings:
     found = metadata.get("general.architecture")
     if found != architecture:
         raise ModelFileError(
-            f"GGUF metadata: general.architecture is {found!r:.80}, where {architecture!r} was expected"
+            f"GGUF metadata: general.architecture is {found!r:.80}; expected: {architecture!r}"
         )
     s = Settings(metadata, "GGUF metadata", f"{architecture}.")
     for name in ("expert_count", "expert_used_count", "leading_dense_block_count", "pooling_type"):
@@ -32,16 +32,14 @@ def open_metadata(metadata: Mapping[str, Any], architecture: str) -> Settings:
     return s
 
 
-def read_decoder(
-    s: Settings, names: Collection[str], model_type: str, **given: Any
-) -> ModelConfig:
-    """Takes the shared keys, refuses what is left over and unknown, and makes the config with `given` on top."""
+def read_decoder(s: Settings, names: Collection[str], model_type: str, **given: Any) -> ModelConfig:
+    """Takes the shared keys, refuses unknown ones, and makes the config with `given` on top."""
     hidden, heads = s.integer("embedding_length"), _uniform(s, "attention.head_count")
     kv_heads = _uniform(s, "attention.head_count_kv", heads)
     if s.take("attention.key_length") is None and (heads < 1 or hidden % heads):
         raise ModelFileError(
-            f"GGUF metadata: embedding_length {hidden} is no multiple of attention.head_count {heads}, "
-            "and no attention.key_length is given"
+            f"GGUF metadata: embedding_length {hidden} is no multiple of attention.head_count "
+            f"{heads}, and no attention.key_length is given"
         )
     head_dim = s.integer("attention.key_length", hidden // max(heads, 1))
     s.only("attention.value_length", head_dim)
@@ -61,7 +59,7 @@ def read_decoder(
         vocabulary = len(tokens)
     else:
         vocabulary = s.integer("vocab_size")
-    fields = {
+    fields: dict[str, Any] = {
         "intermediate_size": _uniform(s, "feed_forward_length"),
         "num_hidden_layers": s.integer("block_count"),
         "rms_norm_eps": s.number("attention.layer_norm_rms_epsilon"),
@@ -89,14 +87,17 @@ def _uniform(s: Settings, name: str, default: int | None = None) -> int:
         return s.integer(name, default)
     if len(set(value)) != 1 or not isinstance(value[0], int):
         raise UnsupportedError(
-            f"GGUF metadata: {s.prefix}{name} differs from layer to layer ({value!r:.80}), which is "
-            "not supported"
+            f"GGUF metadata: {s.prefix}{name} differs from layer to layer ({value!r:.80}), which "
+            "is not supported"
         )
     return int(value[0])
 
 
 def _read_rope(s: Settings, head_dim: int, context: int) -> RopeConfig:
-    """llama.cpp's rotary settings. Llama 3's scaling is not among them: it comes as the tensor rope_freqs.weight."""
+    """llama.cpp's rotary settings.
+
+    Llama 3's scaling is not among them: it comes as the tensor rope_freqs.weight.
+    """
     theta = s.number("rope.freq_base", 10000.0)
     kind = s.take("rope.scaling.type", "none")
     factor = s.number("rope.scaling.factor", 1.0)
@@ -115,8 +116,8 @@ def _read_rope(s: Settings, head_dim: int, context: int) -> RopeConfig:
         )  # fmt: skip
     if sharpened != 1.0:
         raise UnsupportedError(
-            f"GGUF metadata: an attention factor of {sharpened} is supported with yarn scaling only, "
-            f"not with {kind!r:.40}"
+            f"GGUF metadata: an attention factor of {sharpened} is supported with yarn scaling "
+            f"only, not with {kind!r:.40}"
         )
     if kind == "linear" or (kind == "none" and linear != 1.0):
         return RopeConfig(theta, head_dim, "linear", factor if kind == "linear" else linear)

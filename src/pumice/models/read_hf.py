@@ -1,4 +1,4 @@
-"""config.json of Hugging Face checkpoints → the parts of a ModelConfig that our architectures share."""
+"""config.json of Hugging Face checkpoints → the settings that our architectures share."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ from typing import Any
 
 from pumice.errors import ModelFileError, UnsupportedError
 from pumice.models.config import ModelConfig
-from pumice.models.rope import RopeConfig, yarn_mscale
+from pumice.models.rope import KINDS, RopeConfig, yarn_mscale
 from pumice.models.settings import Settings
 
-#: Keys that do not change what a forward pass computes: file keeping, training, generation, tooling.
+#: Keys that do not change what a forward pass computes: of files, training, generation, tools.
 HARMLESS = frozenset({
-    "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "architectures",
-    "attention_dropout", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
-    "dtype", "eos_token_id", "experiments", "finetuning_task", "hidden_dropout", "id2label", "initializer_range",
-    "is_decoder", "is_llama_config", "label2id", "max_length", "max_sequence_length", "min_length", "model_name",
-    "model_type", "name_or_path", "output_attentions", "output_hidden_states", "pad_token_id", "prefix",
-    "pretraining_tp", "problem_type", "resid_pdrop", "return_dict", "sep_token_id", "task_specific_params",
-    "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers.js_config",
-    "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
-    "cross_attention_hidden_size", "tie_encoder_decoder", "is_encoder_decoder", "add_cross_attention", "do_sample",
-    "repetition_penalty", "length_penalty", "num_beams", "num_return_sequences", "remove_invalid_values",
-    "output_scores", "return_dict_in_generate",
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
+    "add_cross_attention", "architectures", "attention_dropout", "auto_map", "bad_words_ids",
+    "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
+    "cross_attention_hidden_size", "do_sample", "dtype", "eos_token_id", "experiments",
+    "finetuning_task", "hidden_dropout", "id2label", "initializer_range", "is_decoder",
+    "is_encoder_decoder", "is_llama_config", "label2id", "length_penalty", "max_length",
+    "max_sequence_length", "min_length", "model_name", "model_type", "name_or_path", "num_beams",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores",
+    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "quantization", "remove_invalid_values",
+    "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "task_specific_params", "temperature", "tie_encoder_decoder", "tokenizer_class", "top_k",
+    "top_p", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version",
+    "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
 })  # fmt: skip
 
 _ROPE_HARMLESS = frozenset({"finetuned"})
 
 
 def open_settings(data: Mapping[str, Any]) -> Settings:
-    """Checks what all architectures agree on, and refuses checkpoints that are already quantized."""
+    """Checks what all architectures agree on; refuses checkpoints quantized by other tools."""
     s = Settings(data, "config.json")
     quantized = s.take("quantization_config")
     if quantized:
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
         raise UnsupportedError(
-            f"config.json: the checkpoint is quantized already ({method}), in a form that is not read",
+            f"config.json: the checkpoint is quantized ({method}) in a form that is not read",
             hint="Use the original checkpoint (it is quantized on loading), or a GGUF file.",
         )
     s.only("hidden_act", "silu", "swish")
@@ -47,7 +49,7 @@ def open_settings(data: Mapping[str, Any]) -> Settings:
 
 
 def read_decoder(s: Settings, model_type: str, **given: Any) -> ModelConfig:
-    """Takes the shared keys, refuses what is left over and unknown, and makes the config with `given` on top."""
+    """Takes the shared keys, refuses unknown ones, and makes the config with `given` on top."""
     hidden, heads = s.integer("hidden_size"), s.integer("num_attention_heads")
     kv_heads = given.pop("num_key_value_heads", None) or s.integer("num_key_value_heads", heads)
     head_dim = given.pop("head_dim", None)
@@ -65,7 +67,7 @@ def read_decoder(s: Settings, model_type: str, **given: Any) -> ModelConfig:
     if rope.kind == "yarn":
         assert rope.original_context is not None
         context = max(context, int(rope.original_context * rope.factor))
-    fields = {
+    fields: dict[str, Any] = {
         "vocab_size": s.integer("vocab_size"),
         "intermediate_size": s.integer("intermediate_size"),
         "num_hidden_layers": s.integer("num_hidden_layers"),
@@ -93,7 +95,9 @@ def read_rope(s: Settings, head_dim: int, context: int) -> RopeConfig:
     theta = s.number("rope_theta", 10000.0)
     scaling = old or new or {}
     if not isinstance(scaling, Mapping):
-        raise ModelFileError(f"config.json: the rope scaling is {scaling!r:.80}; it must be an object")
+        raise ModelFileError(
+            f"config.json: the rope scaling is {scaling!r:.80}; it must be an object"
+        )
     r = Settings(scaling, "config.json, rope scaling")
     kind = str(r.take("rope_type") or "") or str(r.take("type", "default"))
     r.take("type")
@@ -123,7 +127,7 @@ def read_rope(s: Settings, head_dim: int, context: int) -> RopeConfig:
         rope = _yarn(r, theta, head_dim, original or context, context)
     else:
         raise UnsupportedError(
-            f"config.json: rope scaling {kind!r} is not supported; known: default, linear, llama3, yarn"
+            f"config.json: rope scaling {kind!r} is not supported; known: {', '.join(KINDS)}"
         )
     r.finish(_ROPE_HARMLESS)
     return rope
@@ -147,7 +151,7 @@ def _yarn(r: Settings, theta: float, dim: int, original: int, context: int) -> R
 
 
 def read_windows(s: Settings) -> tuple[int | None, ...]:
-    """Qwen's windows: `use_sliding_window` with `layer_types`, or the layers from `max_window_layers` on."""
+    """Qwen's windows: `use_sliding_window` with `layer_types` or `max_window_layers`."""
     layers = s.integer("num_hidden_layers")
     used, window = s.flag("use_sliding_window"), s.take("sliding_window")
     first = s.integer("max_window_layers", 28)

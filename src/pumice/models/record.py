@@ -20,8 +20,9 @@ SOURCES = ("hf", "gguf")
 class SourceRule:
     """How a parameter is made of a file's tensor.
 
-    unpermute_heads: llama.cpp's converter reorders the rows of each head of a Llama's query and key projections, so that rotation works
-    on neighbouring pairs; so many heads are put back into halves. 0: taken as it is.
+    unpermute_heads: llama.cpp's converter reorders the rows of each head of a Llama's query and key
+        projections, so that rotation works on neighbouring pairs; so many heads are put back into
+        halves. 0: taken as it is.
     """
 
     name: str
@@ -32,9 +33,11 @@ class SourceRule:
 class ModelRecord:
     """One architecture.
 
-    model_type: Hugging Face's name. gguf_architecture: the value of `general.architecture`, None where another record reads those files.
-    permuted: GGUF files hold query and key rows in pairs. shapes: names of published shapes → the settings of their config.json.
-    extras: per source, regular expressions of tensor names that may be in a file and are not read.
+    model_type: Hugging Face's name.
+    gguf_architecture: the value of `general.architecture`; None where another record reads them.
+    permuted: GGUF files hold query and key rows in pairs.
+    shapes: names of published shapes → the settings of their config.json.
+    extras: per source, regular expressions of tensor names that a file may hold and nobody reads.
     """
 
     model_type: str
@@ -49,12 +52,13 @@ class ModelRecord:
     def config_from_hf(self, data: Mapping[str, Any]) -> ModelConfig:
         """The config of a checkpoint's config.json.
 
-        Raises UnsupportedError for settings that change the mathematics and are not known, ModelFileError for values that cannot be.
+        Raises UnsupportedError for settings that may change the mathematics and are not known,
+        ModelFileError for values that cannot be.
         """
         return self.read_hf(data)
 
     def config_from_gguf(self, metadata: Mapping[str, Any], names: Collection[str]) -> ModelConfig:
-        """The config of a GGUF file's metadata and tensor names (which say what is tied and what has a bias)."""
+        """The config of a GGUF file: its metadata, and its tensors' names for ties and biases."""
         if self.read_gguf is None:
             raise UsageError(f"{self.model_type} models have no GGUF architecture of their own")
         return self.read_gguf(metadata, names)
@@ -88,7 +92,8 @@ class ModelRecord:
     ) -> dict[str, np.ndarray]:
         """Parameters that are computed: the rotary frequencies, float32[rotary width/2].
 
-        rope_factors: a GGUF file's `rope_freqs.weight`, by which the frequencies are divided (how such a file states Llama 3.1's scaling).
+        rope_factors: a GGUF file's `rope_freqs.weight`, which divides the frequencies: such a
+        file states Llama 3.1's scaling that way.
         """
         inv_freq = config.rope.inv_freq()
         if rope_factors is not None:
@@ -99,15 +104,13 @@ class ModelRecord:
         """Regular expressions of tensor names that a file may hold without being read."""
         common = {
             "hf": (r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
-            "gguf": (r"rope_freqs\.weight", r"blk\.\d+\.attn\.rot_embd", r"blk\.\d+\.attn_rot_embd"),
-        }  # fmt: skip
+            "gguf": (r"rope_freqs\.weight", r"blk\.\d+\.attn[._]rot_embd(\.weight)?"),
+        }
         return (*common[source], *(self.extras or {}).get(source, ()))
 
 
 def unpermute(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [heads, d/2, 2, …] in pairs → [heads, 2, d/2, …] in halves, for anything whose first axis is those rows."""
-    return (
-        rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
-        .swapaxes(1, 2)
-        .reshape(rows.shape)
-    )
+    """Rows [heads, d/2, 2] in pairs → [heads, 2, d/2] in halves, along the first axis."""
+    pairs = rows.reshape(heads, rows.shape[0] // heads // 2, 2, *rows.shape[1:])
+    halves: np.ndarray = pairs.swapaxes(1, 2).reshape(rows.shape)
+    return halves

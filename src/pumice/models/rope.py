@@ -2,7 +2,7 @@
 
 linear  positions divided by a factor (Chen et al., arXiv:2306.15595)
 llama3  low frequencies divided by a factor, high ones kept, a ramp between (Llama 3.1's model card)
-yarn    the same idea with a ramp over dimensions, and attention sharpened (Peng et al., arXiv:2309.00071)
+yarn    the same, the ramp over dimensions, attention sharpened (Peng et al., arXiv:2309.00071)
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ KINDS = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """theta: the base of the wavelengths. dim: how many of a head's values are rotated, in two halves.
+    """theta: the base of the wavelengths. dim: how many of a head's values are rotated, in halves.
 
-    factor, original_context: of every scaling but "default". attention_factor None: from `factor`, as the yarn paper has it.
+    factor, original_context: of every scaling but "default".
+    attention_factor None: from `factor`, as the yarn paper has it.
     """
 
     theta: float
@@ -52,8 +53,8 @@ class RopeConfig:
             )
         if self.kind == "llama3" and not self.high_freq_factor > self.low_freq_factor:
             raise ModelFileError(
-                f"rope scaling 'llama3' has high_freq_factor {self.high_freq_factor}, which must be larger "
-                f"than low_freq_factor {self.low_freq_factor}"
+                f"rope scaling 'llama3' has high_freq_factor {self.high_freq_factor}, which must "
+                f"be larger than low_freq_factor {self.low_freq_factor}"
             )
 
     @property
@@ -66,12 +67,12 @@ class RopeConfig:
         return yarn_mscale(self.factor)
 
     def inv_freq(self) -> np.ndarray:
-        """Radians a position, float32[dim/2], in the float32 steps in which checkpoints were trained."""
+        """Radians a position, float32[dim/2], in the float32 steps that checkpoints know."""
         exponent = np.arange(0, self.dim, 2, dtype=np.float32) / np.float32(self.dim)
         periods = np.power(self.theta, exponent.astype(np.float64)).astype(np.float32)
-        plain = np.float32(1) / periods
+        plain: np.ndarray = np.float32(1) / periods
         if self.kind == "linear":
-            return plain / np.float32(self.factor)
+            plain /= np.float32(self.factor)
         if self.kind == "llama3":
             return self._llama3(plain)
         if self.kind == "yarn":
@@ -87,7 +88,8 @@ class RopeConfig:
         between = (1 - smooth) * scaled + smooth * plain
         out = np.where(wavelength > length / low, scaled, plain)
         medium = (wavelength >= length / high) & (wavelength <= length / low)
-        return np.where(medium, between, out).astype(np.float32)
+        result: np.ndarray = np.where(medium, between, out).astype(np.float32)
+        return result
 
     def _yarn(self, plain: np.ndarray, periods: np.ndarray) -> np.ndarray:
         assert self.original_context is not None
@@ -108,9 +110,10 @@ class RopeConfig:
         ramp = np.clip((index - np.float32(low)) / np.float32(high - low), 0, 1)
         kept = 1 - ramp
         scaled = np.float32(1) / (np.float32(self.factor) * periods)
-        return (scaled * (1 - kept) + plain * kept).astype(np.float32)
+        result: np.ndarray = (scaled * (1 - kept) + plain * kept).astype(np.float32)
+        return result
 
 
 def yarn_mscale(factor: float, multiplier: float = 1.0) -> float:
-    """0.1·multiplier·ln(factor) + 1, the yarn paper's attention temperature as a factor of cosine and sine."""
+    """0.1·multiplier·ln(factor) + 1, which the yarn paper multiplies cosine and sine by."""
     return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0

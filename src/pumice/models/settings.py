@@ -1,4 +1,4 @@
-"""Reading settings so that none is overlooked: every key is taken, known to be harmless, or an error."""
+"""Reading settings so that none is overlooked: taken, known to be harmless, or an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pumice.errors import ModelFileError, UnsupportedError
 
 
 class Settings:
-    """Keys of a config file. `where` names the file in messages; `prefix` is put before every key."""
+    """Keys of a config file. `where` names the file in messages; `prefix` precedes every key."""
 
     def __init__(self, data: Mapping[str, Any], where: str, prefix: str = "") -> None:
         self.data = data
@@ -67,7 +67,8 @@ class Settings:
         if unknown:
             listed = ", ".join(f"{key} = {value!r:.80}" for key, value in sorted(unknown.items()))
             raise UnsupportedError(
-                f"{self.where}: settings that may change the model's mathematics are not known: {listed}",
+                f"{self.where}: settings that may change what the model computes are not known: "
+                f"{listed}",
                 hint="Remove them only if they are known to have no effect.",
             )
 

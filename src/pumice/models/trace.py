@@ -11,7 +11,8 @@ from pumice.models.blocks import CausalLM
 from pumice.models.config import ModelConfig
 
 ENTRIES = ("decode", "extend")
-#: The step's inputs in order; sizes are symbols: T tokens, S sequences (S1 = S + 1), M blocks a sequence, R rows of logits.
+#: The step's inputs in order. Sizes are symbols: T tokens, S sequences (S1 = S + 1), M blocks that
+#: a sequence may hold, R rows of logits.
 STEP_INPUTS: dict[str, list[str]] = {
     "tokens": ["T"],
     "positions": ["T"],
@@ -26,8 +27,9 @@ STEP_INPUTS: dict[str, list[str]] = {
 def trace(config: ModelConfig, *, block_size: int) -> Any:
     """An IRModule with the functions "decode" and "extend", the same graph in both.
 
-    Parameters of each: the step's inputs (int32), then k_cache_<i> [num_blocks, kv_heads, head_dim, block_size] and v_cache_<i>
-    [num_blocks, kv_heads, block_size, head_dim] (float16) of every layer, then the weights by their names (float32).
+    Parameters of each: the step's inputs (int32), then of every layer the float16
+    k_cache_<i> [num_blocks, kv_heads, head_dim, block_size] and
+    v_cache_<i> [num_blocks, kv_heads, block_size, head_dim], then the weights by name (float32).
     """
     specs: dict[str, Any] = {n: spec.Tensor(shape, "int32") for n, shape in STEP_INPUTS.items()}
     kv, dim = config.num_key_value_heads, config.head_dim
