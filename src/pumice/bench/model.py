@@ -106,7 +106,7 @@ class TestResult:
         return self.least_seconds * self.median / self.test.tokens
 
 
-def check_context(tests: list[ModelTest], manifest: Manifest) -> int:
+def check_context(tests: list[ModelTest], manifest: Manifest) -> None:
     """The context that the tests need; ContextLengthError names both sizes when the model has
     less.
     """
@@ -117,7 +117,6 @@ def check_context(tests: list[ModelTest], manifest: Manifest) -> int:
             f"{longest.name} needs a context of {need:,} tokens; {manifest.model.name} has "
             f"{manifest.model.context_length:,}"
         )
-    return need
 
 
 def _feed(executor: Executable, sequence: Sequence, start: int, count: int) -> None:

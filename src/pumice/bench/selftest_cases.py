@@ -62,7 +62,7 @@ def cases_of(name: str, target: Target) -> list[Case]:
                     source = kernel.source(call, target, kernel.configs(call, target)[0])
                     if fmt is not None and symbols - {source.symbol}:
                         continue  # one kernel a format: they take seconds to compile
-                    if activations == "int8" and "x_codes" not in source.arguments:
+                    if activations.startswith("int") and "x_codes" not in source.arguments:
                         continue  # a float kernel that would do: it has its own variant
                     symbols.add(source.symbol)
                     expected = spec.reference(call.attrs, reference)
@@ -83,7 +83,8 @@ def _variants(name: str) -> list[tuple[QuantFormat | None, str]]:
     """(format, activations) of the weights that an operator is tried with."""
     if name == "linear":
         exact = [(get_format(fmt), "float32") for fmt in ("q4f16_1", "f16")]
-        return [*((get_format(fmt), "int8") for fmt in FORMATS if fmt != "f16"), *exact]
+        quantized = [(get_format(fmt), "int8") for fmt in FORMATS if fmt != "f16"]
+        return [*quantized, (get_format("q4_1"), "int16"), *exact]
     if name == "embedding":
         return [(get_format(fmt), "float32") for fmt in FORMATS]
     return [(None, "")]
@@ -95,7 +96,8 @@ def _weighted(
     """The call with a weight of a format."""
     attrs = dict(call.attrs)
     if call.operator == "linear":
-        attrs |= {"activations": activations, "sum_group": min(32, fmt.group)}
+        planes = 2 if activations == "int16" else 1
+        attrs |= {"activations": activations, "sum_group": min(32, fmt.group), "planes": planes}
     return OperatorCall(
         call.operator, attrs, {"w": (fmt, layout_for(target, fmt))}, entry=call.entry
     )
@@ -128,8 +130,9 @@ def _pack(
         dense = inputs["weight"].astype(numpy_dtype(fmt.dense_dtype))
         packed, reference["weight"] = pack_dense(dense, fmt, layout), dense.astype(np.float32)
     given |= {f"w.{part}": array for part, array in packed.items()}
-    if call.attrs.get("activations") == "int8":
-        quantized = quantize_rows(inputs["x"], int(call.attrs["sum_group"]))
+    if str(call.attrs.get("activations", "")).startswith("int"):
+        form = int(call.attrs["sum_group"]), int(call.attrs["planes"])
+        quantized = quantize_rows(inputs["x"], *form)
         given |= quantized
         reference["x"] = dequantize_rows(quantized)
     return given, reference

@@ -45,7 +45,7 @@ def command(
     context: options.ContextOption = None,
     target: options.TargetOption = "native",
     quant: options.QuantOption = None,
-    activations: options.ActivationsOption = "int8",
+    activations: options.ActivationsOption = "int16",
     cache_dir: options.CacheDirOption = None,
 ) -> None:
     """Talk to a model; /help shows the commands of a conversation."""

@@ -12,9 +12,7 @@ MODEL_HELP = (
     "[default: smollm2-135m]"
 )
 
-ModelArgument = Annotated[
-    str | None, typer.Argument(help=MODEL_HELP, show_default=False)
-]
+ModelArgument = Annotated[str | None, typer.Argument(help=MODEL_HELP, show_default=False)]
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help=MODEL_HELP, show_default=False)
 ]
@@ -51,7 +49,10 @@ QuantOption = Annotated[
 ]
 ActivationsOption = Annotated[
     str,
-    typer.Option("--activations", help="Of quantized products: int16 (15 bits), int8 (faster, coarser) or float32 (exact)."),
+    typer.Option(
+        "--activations",
+        help="Of quantized products: int16 (15 bits), int8 (faster, coarser) or float32 (exact).",
+    ),
 ]
 CacheDirOption = Annotated[
     Path | None,

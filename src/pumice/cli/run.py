@@ -41,7 +41,7 @@ def command(
     context: options.ContextOption = None,
     target: options.TargetOption = "native",
     quant: options.QuantOption = None,
-    activations: options.ActivationsOption = "int8",
+    activations: options.ActivationsOption = "int16",
     cache_dir: options.CacheDirOption = None,
 ) -> None:
     """Complete a text, or answer one message, and leave."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pumice.prepare import PrepareSettings
     from pumice.runtime.executor import Executor
 
+ACTIVATIONS = ("int8", "int16", "float32")
+
 
 def choose_model(positional: str | None, option: str | None) -> str:
     """The model that was named, in whichever of the two ways; the default when none was."""
@@ -51,8 +53,10 @@ class ModelRequest:
 
         parse_device(self.device)
         resolve_target(self.target)
-        if self.activations not in ("int8", "int16", "float32"):
-            raise UsageError(f"activations is {self.activations!r}; allowed: int8, int16, float32")
+        if self.activations not in ACTIVATIONS:
+            raise UsageError(
+                f"activations is {self.activations!r}; allowed: {', '.join(ACTIVATIONS)}"
+            )
         if self.quantization is not None:
             from pumice.quantization import get_format
 
