@@ -134,5 +134,6 @@ def read_gguf(path: Path, dtype: Any = np.float32, pairs: bool | None = None) ->
         get("block_count"), heads, get("attention.head_count_kv", heads), dim,
         get("attention.layer_norm_rms_epsilon"), inv_freq / factors, mscale,
         pairs=arch == "llama" if pairs is None else pairs,
+        windows=(get("attention.sliding_window") or None,) * get("block_count"),
     )  # fmt: skip
     return ReferenceModel(settings, weights, dtype)
