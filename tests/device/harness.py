@@ -1,13 +1,15 @@
 """Compiles a kernel for this machine and calls it on NumPy arrays.
 
-Outputs are filled with NaN (integers: a marker) before the call and stand between guard bytes, so that an element that was
-not written, or a byte written beyond the end, is found. Arrays are 4-byte aligned only, as the launch convention allows.
+Outputs are filled with NaN (integers: a marker) before the call and stand between guard bytes, so
+that an element that was not written, or a byte written beyond the end, is found. Arrays are 4-byte
+aligned only, as the launch convention allows.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,14 +18,15 @@ import tvm
 import tvm_ffi
 
 from pumice.operators.base import KernelSource
+from pumice.operators.quantized import GROUP, LIMIT
 from pumice.targets import Target
 from pumice.targets.cpu import CPU_TARGETS
 
 GUARD = 64  # bytes before and after an output
 _GUARD_BYTE = 0xA5
 _FLAGS = {
-    "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512": "avx512bw", "vnni": "avx512_vnni", "avxvnni": "avx_vnni",
-    "neon": "asimd", "dotprod": "asimddp", "fp16": "asimdhp",
+    "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512": "avx512bw", "vnni": "avx512_vnni",
+    "avxvnni": "avx_vnni", "neon": "asimd", "dotprod": "asimddp", "fp16": "asimdhp",
 }  # fmt: skip
 
 
@@ -39,8 +42,13 @@ def host_target() -> Target:
 
 @functools.lru_cache
 def use_threads(count: int) -> None:
-    """Sets the size of TVM's thread pool, whose own default is 1 on some virtual machines."""
-    tvm_ffi.get_global_func("runtime.config_threadpool")(1, count)
+    """Sets the size of TVM's thread pool: half the processors by default, and only a list of
+    processors raises that."""
+    share_all = -3
+    processors = [str(i) for i in sorted(os.sched_getaffinity(0))[:count]]
+    configure = tvm_ffi.get_global_func("runtime.config_threadpool")
+    configure(share_all, len(processors), processors)
+    assert tvm_ffi.get_global_func("runtime.NumThreads")() == len(processors)
 
 
 def build(source: KernelSource, target: Target) -> tvm.runtime.Module:
@@ -77,7 +85,8 @@ class Output:
 
 
 class Runner:
-    """A compiled kernel. `runner(inputs, outputs, sizes)` writes the outputs' arrays and checks their guards."""
+    """A compiled kernel. `runner(inputs, outputs, sizes)` writes the outputs' arrays and checks
+    their guards."""
 
     def __init__(
         self, source: KernelSource, target: Target | None = None, threads: int = 2
@@ -120,9 +129,38 @@ class Runner:
 
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
-    """‖actual − expected‖ / ‖expected‖ in float64; 0 for two empty arrays, NaN wherever `actual` has one."""
+    """‖actual − expected‖ / ‖expected‖ in float64; 0 for two empty arrays, NaN wherever `actual`
+    has one."""
     a, e = actual.astype(np.float64), expected.astype(np.float64)
     assert a.shape == e.shape, f"shape {a.shape}, expected {e.shape}"
     if a.size == 0:
         return 0.0
     return float(np.linalg.norm(a - e) / max(np.linalg.norm(e), 1e-30))
+
+
+def check_quantized(
+    actual: dict[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    planes: int,
+    sum_group: int,
+    tolerance: float,
+    *,
+    moved: float = 0.1,
+) -> None:
+    """Scales as in the reference; codes too, save where x / scale is a tie up to float32's
+    rounding, which may be a share of `moved`; sums exact; every plane within −127 … 127."""
+    assert relative_error(actual["x_scales"], expected["x_scales"]) <= tolerance
+    codes, wanted = (_whole_codes(arrays["x_codes"], planes) for arrays in (actual, expected))
+    assert np.abs(codes - wanted).max(initial=0) <= 1
+    assert not codes.size or (codes != wanted).mean() <= (0.01 if planes == 1 else moved)
+    assert np.abs(codes).max(initial=0) <= LIMIT[planes]
+    assert actual["x_codes"].min(initial=0) >= -127
+    sums = codes.reshape(*actual["x_sums"].shape, sum_group).sum(axis=2)
+    np.testing.assert_array_equal(actual["x_sums"], sums)
+
+
+def _whole_codes(stored: np.ndarray, planes: int) -> np.ndarray:
+    rows, columns = stored.shape
+    parts = stored.astype(int).reshape(rows, columns // (planes * GROUP), planes, GROUP)
+    whole = parts[:, :, 0] if planes == 1 else 128 * parts[:, :, 0] + parts[:, :, 1]
+    return whole.reshape(rows, columns // planes)

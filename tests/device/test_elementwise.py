@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Output, Runner, host_target, relative_error
+from harness import Output, Runner, check_quantized, host_target, relative_error
 
 from pumice.operators.base import OperatorCall
-from pumice.operators.quantized import dequantize_rows
 from pumice.operators.registry import get_spec, kernels_of
 
 OPERATORS = ("rms_norm", "quantize", "silu_mul", "gather_rows", "add")
@@ -43,22 +42,8 @@ def test_matches_reference(
     if "out" in actual:
         assert relative_error(actual["out"], expected["out"]) <= spec.tolerance["float32"]
     else:
-        check_quantized(actual, expected, spec.tolerance["float32"])
-
-
-def check_quantized(
-    actual: dict[str, np.ndarray], expected: Any, tolerance: float, float_error: float = 1e-5
-) -> None:
-    """Scales as in the reference; codes too, save where x / scale is a tie up to float32's rounding; sums exact."""
-    assert relative_error(actual["x_scales"], expected["x_scales"]) <= tolerance
-    codes, wanted = actual["x_codes"].astype(int), expected["x_codes"].astype(int)
-    assert np.abs(codes - wanted).max(initial=0) <= 1
-    assert (codes != wanted).mean() <= 1e-2 if codes.size else True
-    assert codes.min(initial=0) >= -127
-    sum_group = codes.shape[1] // actual["x_sums"].shape[1]
-    sums = codes.reshape(*actual["x_sums"].shape, sum_group).sum(axis=2)
-    np.testing.assert_array_equal(actual["x_sums"], sums)
-    assert np.isfinite(dequantize_rows(actual)).all()
+        planes, sum_group = attrs.get("planes", 1), attrs.get("sum_group", 32)
+        check_quantized(actual, expected, planes, sum_group, spec.tolerance["float32"])
 
 
 def test_reasons_name_the_width() -> None:

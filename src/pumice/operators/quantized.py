@@ -1,11 +1,11 @@
 """The integer form of an activation, in NumPy: what references produce and tests check.
 
-A code c = round-half-even(x / scale) is kept in one int8 plane, or in two: c = 128·high + low with |high| ≤ 127 and −64 ≤ low ≤ 64,
-which keeps 15 bits and still multiplies as int8.
+A code c = round-half-even(x / scale) is kept in one int8 plane, or in two: c = 128·high + low with
+|high| ≤ 127 and −64 ≤ low ≤ 64, which keeps 15 bits and still multiplies as int8.
 
-codes int8[rows, W] in −127 … 127, or with two planes int8[rows, W/32, 2, 32] as [rows, 2W]: 32 high parts, then 32 low ones
-scales float32[rows, W/32] = max|x| / LIMIT[planes] of each group of 32 (0 for a group of zeros)
-sums float32[rows, W/sum_group] = integer sums of the codes c
+codes int8[rows, W] in −127 … 127, or with two planes int8[rows, W/32, 2, 32] as [rows, 2W]: 32 high
+parts, then 32 low ones scales float32[rows, W/32] = max|x| / LIMIT[planes] of each group of 32 (0
+for a group of zeros) sums float32[rows, W/sum_group] = integer sums of the codes c
 """
 
 from __future__ import annotations
@@ -37,15 +37,19 @@ class CodeForm:
 
 
 def code_form(attrs: Mapping[str, Any]) -> CodeForm | None:
-    """The form that a call's `quantize`, `sum_group` and `planes` ask for; None for a float output."""
+    """The form that a call's `quantize`, `sum_group` and `planes` ask for; None for a float
+    output."""
     if not attrs.get("quantize"):
         return None
+    return required_form(attrs)
+
+
+def required_form(attrs: Mapping[str, Any]) -> CodeForm:
+    """The form that `sum_group` and `planes` ask for where the output is always quantized."""
     return CodeForm(int(attrs.get("sum_group", GROUP)), int(attrs.get("planes", 1)))
 
 
-def quantize_rows(
-    x: np.ndarray, sum_group: int = GROUP, planes: int = 1
-) -> dict[str, np.ndarray]:
+def quantize_rows(x: np.ndarray, sum_group: int = GROUP, planes: int = 1) -> dict[str, np.ndarray]:
     """Quantizes float[rows, W], float64 inside."""
     rows, width = x.shape
     groups = x.astype(np.float64).reshape(rows, width // GROUP, GROUP)

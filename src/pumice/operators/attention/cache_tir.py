@@ -7,12 +7,14 @@ from typing import Any
 from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.attention.problem import UNIT, Problem
-from pumice.operators.tir.quantize_group import GROUP, QuantizedOutput
+from pumice.operators.quantized import GROUP
+from pumice.operators.tir.quantize_group import QuantizedOutput
 from pumice.operators.tir.vector import let, load, splat, store, sweep
 
 
 class PagedCache:
-    """The caches of a layer and the block table. Offsets are int64: a cache may pass 2³¹ elements."""
+    """The caches of a layer and the block table. Offsets are int64: a cache may pass 2³¹
+    elements."""
 
     def __init__(self, p: Problem, k: Any) -> None:
         self.p = p
@@ -21,7 +23,8 @@ class PagedCache:
         )  # fmt: skip
 
     def locate(self, sequence: Any, kv_head: Any, unit: Any) -> tuple[Any, Any]:
-        """Offsets of a unit's first key element (stride block_size along head_dim) and first value element."""
+        """Offsets of a unit's first key element (stride block_size along head_dim) and first value
+        element."""
         p = self.p
         per_block = p.block_size // UNIT
         block = T.cast(self.table[sequence * self.width + unit // per_block], "int64")

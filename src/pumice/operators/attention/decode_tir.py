@@ -1,9 +1,11 @@
-"""Attention for decoding: one query a sequence, the context cut into splits (flash-decoding, Dao et al. 2023).
+"""Attention for decoding: one query a sequence, the context cut into splits (flash-decoding, Dao et
+al. 2023).
 
-A task is a split of one sequence's context with all heads that share a kv head: it reads float16 keys and values once, straight from
-the cache into registers, and leaves a partial result (unnormalised output, sum, maximum) in the workspace; a second phase combines
-the splits of each head. Splits depend on the context's length alone, so a sequence's result does not depend on its batch or on
-the number of threads.
+A task is a split of one sequence's context with all heads that share a kv head: it reads float16
+keys and values once, straight from the cache into registers, and leaves a partial result
+(unnormalised output, sum, maximum) in the workspace; a second phase combines the splits of each
+head. Splits depend on the context's length alone, so a sequence's result does not depend on its
+batch or on the number of threads.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Tile:
         most = p.registers // 2
         parts = -(-p.group // most)
         self.rows = -(-p.group // parts)
-        # Scores need room for a factor a row beside the accumulators: with more than two thirds of them LLVM spills.
+        # Scores need room for a factor a row beside the accumulators: with more than two thirds of
+        # them LLVM spills.
         self.budget = p.registers * 2 // 3
         self.keys = _widest(p, self.rows, UNIT, self.budget)
         self.columns = _widest(p, self.rows, 64, p.registers)
@@ -92,7 +95,8 @@ def decode(p: Problem) -> KernelSource:
 
 
 class Split:
-    """How a sequence's visible units are cut: `count` splits of `units` each, from unit `first` to `last`."""
+    """How a sequence's visible units are cut: `count` splits of `units` each, from unit `first` to
+    `last`."""
 
     def __init__(self, p: Problem, k: Any, s: Any) -> None:
         self.length = let(k["context_len"][s])
@@ -137,7 +141,7 @@ def _split(p: Problem, tile: Tile, k: Any, wanted: Any, kv_head: Any) -> None:
         high = let(split.length - base * UNIT)
         low = let(high - p.window) if p.window else None
         bounds = (low, high)
-        softmax_rows(p, scores, STRETCH * UNIT, p.group, units, state, lambda r: bounds)  # noqa: B023
+        softmax_rows(p, scores, STRETCH * UNIT, p.group, units, state, lambda r: bounds)
         with T.serial(0, units) as u:
             _, value_at = cache.locate(s, kv_head, base + u)
             valid = let(T.min(high - u * UNIT, UNIT))
@@ -153,14 +157,17 @@ def _scores(
     p: Problem, tile: Tile, k: Any, row_at: Any, keys: Any, at: Any, scores: Any, u: Any,
     ahead: tuple[tuple[Any, Any], ...],
 ) -> None:  # fmt: skip
-    """scores[group, u·32 : u·32 + 32] = logit_scale · q · k of one unit, while the memory brings what comes next.
+    """scores[group, u·32 : u·32 + 32] = logit_scale · q · k of one unit, while the memory brings
+    what comes next.
 
-    ahead: (buffer, offset) of the units to prefetch. Blocks lie anywhere, so the processor's own prefetcher stops at each one's end.
+    ahead: (buffer, offset) of the units to prefetch. Blocks lie anywhere, so the processor's own
+    prefetcher stops at each one's end.
     """
     vectors = tile.keys // p.lanes
 
     def panel(first: int, rows: int, column: Any, fetch: bool) -> None:
-        # Few rows have too few accumulators to hide the latency of a multiply-add: alternate between sets.
+        # Few rows have too few accumulators to hide the latency of a multiply-add: alternate
+        # between sets.
         sets = 2 if 2 * rows * vectors <= tile.budget else 1
         acc = [Registers(p.lanes, rows, vectors) for _ in range(sets)]
         with T.serial(0, p.dim // UNROLL) as step:
@@ -191,10 +198,11 @@ def _scores(
 
 
 def _outputs(
-    p: Problem, tile: Tile, scores: Any, values: Any, at: Any, work: Any, out_at: Any, u: Any, valid: Any,
-    state: RowState,
+    p: Problem, tile: Tile, scores: Any, values: Any, at: Any, work: Any, out_at: Any, u: Any,
+    valid: Any, state: RowState,
 ) -> None:  # fmt: skip
-    """Partial outputs += p · v over one unit's `valid` keys; the stretch's first unit applies the rescaling factors."""
+    """Partial outputs += p · v over one unit's `valid` keys; the stretch's first unit applies the
+    rescaling factors."""
     whole = let(valid // 4)
     for first, rows in tile.parts:
         factors = [
@@ -208,18 +216,16 @@ def _outputs(
                 places = [let(out_at + (first + r) * tile.partial + column) for r in range(rows)]
                 acc.read(work, places, factors)
 
-                def add(key: Any) -> None:
-                    x = [
-                        scores[(first + r) * (STRETCH * UNIT) + u * UNIT + key]  # noqa: B023
-                        for r in range(rows)  # noqa: B023
-                    ]
-                    acc.add_outer(x, values, at + (key * p.dim + column))  # noqa: B023
-
+                row_at = [(first + r) * (STRETCH * UNIT) + u * UNIT for r in range(rows)]
                 with T.serial(0, whole) as step:
                     for i in range(4):
-                        add(step * 4 + i)
+                        key = step * 4 + i
+                        x = [scores[place + key] for place in row_at]
+                        acc.add_outer(x, values, at + (key * p.dim + column))
                 with T.serial(0, valid - whole * 4) as rest:
-                    add(whole * 4 + rest)
+                    key = whole * 4 + rest
+                    x = [scores[place + key] for place in row_at]
+                    acc.add_outer(x, values, at + (key * p.dim + column))
                 acc.write(work, places)
 
 
@@ -239,8 +245,8 @@ class Registers:
         return load(self.cells[r][v], 0, self.lanes)
 
     def add_outer(self, x: list[Any], half: Any, at: Any) -> None:
-        """acc[r] += x[r] · half[at …], float16 converted a register at a time: all rows use it before the next one comes, as the
-        register file has no room for more."""
+        """acc[r] += x[r] · half[at …], float16 converted a register at a time: all rows use it
+        before the next one comes, as the register file has no room for more."""
         factors = [let(splat(value, self.lanes)) for value in x]
         for v in range(self.vectors):
             y = let(cast(load(half, at + v * self.lanes, self.lanes), "float32", self.lanes))

@@ -1,4 +1,5 @@
-"""Attention in TensorIR for the CPU: tiles for ragged batches, splits of the context for decoding."""
+"""Attention in TensorIR for the CPU: tiles for ragged batches, splits of the context for
+decoding."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ class Attention(CpuKernel):
     def reason(self, attrs: Mapping[str, Any], target: Target) -> str | None:
         heads, kv_heads, dim = int(attrs["heads"]), int(attrs["kv_heads"]), int(attrs["head_dim"])
         if heads % kv_heads:
-            return f"the number of heads must be a multiple of the kv heads, not {heads} of {kv_heads}"
+            return (
+                f"the number of heads must be a multiple of the kv heads, not {heads} of {kv_heads}"
+            )
         if dim % 8:
             return f"the head width must be a multiple of 8, not {dim}"
         if int(attrs["block_size"]) % UNIT:

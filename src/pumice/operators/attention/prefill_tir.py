@@ -1,9 +1,11 @@
 """Attention for ragged batches: register tiles of queries against 32 keys at a time.
 
-A task is a tile of consecutive queries of one sequence, with all heads that share a kv head. Keys and values of a stretch of the
-context are converted to float32 once a task, laid out in panels as wide as a register tile, and used by all rows:
+A task is a tile of consecutive queries of one sequence, with all heads that share a kv head. Keys
+and values of a stretch of the context are converted to float32 once a task, laid out in panels as
+wide as a register tile, and used by all rows:
     scores[rows, keys] = Q·K    softmax    O[rows, dim] = alpha·O + P·V
-Tasks are ordered by falling context, thread t of n taking t, t + n, …, so that causal work is balanced.
+Tasks are ordered by falling context, thread t of n taking t, t + n, …, so that causal work is
+balanced.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def prefill(p: Problem) -> KernelSource:
     symbol = symbol_name("attention", p.lanes, "extend", **p.symbol_parts())
     parameters = {
         "q": "float32", "k_cache": "float16", "v_cache": "float16", "query_start": "int32",
-        "context_len": "int32", "block_table": "int32", **p.parameters(), "T": SIZE, "S": SIZE, "M": SIZE,
+        "context_len": "int32", "block_table": "int32", **p.parameters(),
+        "T": SIZE, "S": SIZE, "M": SIZE,
     }  # fmt: skip
     tile = Tile(p)
     with kernel(symbol, parameters) as k:
@@ -122,12 +125,12 @@ def _tile(
                     _multiply(
                         tile, queries, strip * (tile.mr * p.dim), p.dim,
                         keys, panel * (p.dim * tile.nr), p.dim,
-                        scores, strip * (tile.mr * tile.keys) + u * UNIT + panel * tile.nr, tile.keys,
-                        None,
+                        scores, strip * (tile.mr * tile.keys) + u * UNIT + panel * tile.nr,
+                        tile.keys, None,
                     )  # fmt: skip
 
         def visible(r: Any) -> tuple[Any, Any]:
-            here = let(position + r // p.group - begin * UNIT)  # noqa: B023
+            here = let(position + r // p.group - begin * UNIT)
             return (let(here - (p.window - 1)) if p.window else None), let(here + 1)
 
         softmax_rows(p, scores, tile.keys, rows, units, state, visible)
@@ -173,7 +176,8 @@ def _convert_keys(p: Problem, tile: Tile, source: Any, at: Any, keys: Any) -> No
 def _convert_values(
     p: Problem, tile: Tile, source: Any, at: Any, values: Any, u: Any, valid: Any
 ) -> None:
-    """A unit of values to float32 panels [columns/nr][keys][nr]; keys that are not there are zero, whatever the cache holds."""
+    """A unit of values to float32 panels [columns/nr][keys][nr]; keys that are not there are zero,
+    whatever the cache holds."""
     step = tile.keys * tile.nr
 
     def put(key: Any, convert: bool) -> None:
@@ -201,7 +205,8 @@ def _multiply(
     tile: Tile, a: Any, a_at: Any, a_stride: Any, b: Any, b_at: Any, depth: Any, c: Any, c_at: Any,
     c_stride: int, scale: tuple[Any, Any] | None,
 ) -> None:  # fmt: skip
-    """C[mr, nr] = (scale[mr] · C, or 0) + A[mr, depth] · B[depth, nr], C in registers. depth is a multiple of 4 (or of 8)."""
+    """C[mr, nr] = (scale[mr] · C, or 0) + A[mr, depth] · B[depth, nr], C in registers. depth is a
+    multiple of 4 (or of 8)."""
     a_at, b_at, c_at = let(a_at), let(b_at), let(c_at)
     accumulators = []
     for r in range(tile.mr):

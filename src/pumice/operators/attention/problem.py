@@ -16,7 +16,8 @@ UNIT = 32  # keys that are handled together: a block of the cache, or a part of 
 
 @dataclass(frozen=True)
 class Problem:
-    """Static sizes. A *row* is a query of one head; the `group` heads that share a kv head are rows of one tile."""
+    """Static sizes. A *row* is a query of one head; the `group` heads that share a kv head are rows
+    of one tile."""
 
     heads: int
     kv_heads: int
@@ -35,7 +36,8 @@ class Problem:
 
     @property
     def logit_scale(self) -> float:
-        """Scale of q·k. Softmax is taken to base 2, so log2(e) is part of it unless a soft cap stands between."""
+        """Scale of q·k. Softmax is taken to base 2, so log2(e) is part of it unless a soft cap
+        stands between."""
         return self.scale if self.softcap else self.scale * math.log2(math.e)
 
     def parameters(self) -> dict[str, str]:

@@ -13,7 +13,8 @@ from pumice.operators.attention.problem import UNIT, Problem
 from pumice.operators.tir.math import exp2, tanh
 from pumice.operators.tir.vector import horizontal_max, let, load, pick, splat, store
 
-# A hidden score is far below the running maximum's start, so that exp2 of their difference is 0 even before any key was seen.
+# A hidden score is far below the running maximum's start, so that exp2 of their difference is 0
+# even before any key was seen.
 HIDDEN = -3e38
 NOTHING = -1e30
 
@@ -37,13 +38,15 @@ def mask(scores: Any, row: Any, unit: Any, low: Any, high: Any) -> None:
 def softmax_rows(
     p: Problem, scores: Any, stride: int, rows: Any, units: Any, state: RowState, visible: Visible
 ) -> None:
-    """Scores become probabilities relative to each row's running maximum, which is brought up to date.
+    """Scores become probabilities relative to each row's running maximum, which is brought up to
+    date.
 
-    Row r has `units`·32 scores at scores[r·stride]; visible(r) gives its first visible column and the one after its last, as columns of
-    the tile, None where no bound can cut. state.alpha[r] is set to the factor that what was summed up before must be multiplied by.
+    Row r has `units`·32 scores at scores[r·stride]; visible(r) gives its first visible column and
+    the one after its last, as columns of the tile, None where no bound can cut. state.alpha[r] is
+    set to the factor that what was summed up before must be multiplied by.
 
-    Three sweeps over the rows, not one: a row's maximum and rescaling factor are chains of dependent instructions, which overlap
-    only when rows follow each other closely.
+    Three sweeps over the rows, not one: a row's maximum and rescaling factor are chains of
+    dependent instructions, which overlap only when rows follow each other closely.
     """
     with T.serial(0, rows) as r:
         row = let(r * stride)

@@ -1,11 +1,13 @@
 """attention: causal attention of a ragged batch over a paged cache, with grouped query heads.
 
-attrs: heads, kv_heads (divides heads), head_dim, block_size; scale (1/sqrt(head_dim) by default), window (a query sees at most that
-many positions, its own included), softcap (logits become c·tanh(logits/c)); quantize (bool) with sum_group 32 or 16 gives the three
-arrays of `operators/quantized.py`.
+attrs: heads, kv_heads (divides heads), head_dim, block_size; scale (1/sqrt(head_dim) by default),
+window (a query sees at most that many positions, its own included), softcap (logits become
+c·tanh(logits/c)); quantize (bool) with sum_group 32 or 16 gives the three arrays of
+`operators/quantized.py`.
 
-Sequence s owns queries query_start[s] … query_start[s+1]−1, the last ones of its context_len[s] positions; position p lies in block
-block_table[s, p // block_size] at offset p % block_size. Cache layouts: `operators/rope/spec.py`.
+Sequence s owns queries query_start[s] … query_start[s+1]−1, the last ones of its context_len[s]
+positions; position p lies in block block_table[s, p // block_size] at offset p % block_size. Cache
+layouts: `operators/rope/spec.py`.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ def reference(
 def batch(
     rng: np.random.Generator, attrs: Mapping[str, Any], counts: list[int], contexts: list[int]
 ) -> dict[str, np.ndarray]:
-    """Random inputs: sequence s brings counts[s] queries of contexts[s] positions. Blocks are not in order; what no sequence owns,
-    and the tail of every last block, is NaN."""
+    """Random inputs: sequence s brings counts[s] queries of contexts[s] positions. Blocks are not
+    in order; what no sequence owns, and the tail of every last block, is NaN."""
     size, dim, kv_heads = attrs["block_size"], attrs["head_dim"], attrs["kv_heads"]
     need = [-(-c // size) for c in contexts]
     blocks = sum(need) + 2
@@ -111,7 +113,8 @@ _SHAPES: list[tuple[dict[str, Any], list[int], list[int]]] = [
 
 
 def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-    """Ragged batches, no sequences, one query, last partial blocks, windows, tables out of order, many head shapes."""
+    """Ragged batches, no sequences, one query, last partial blocks, windows, tables out of order,
+    many head shapes."""
     found: list[tuple[dict[str, Any], dict[str, np.ndarray]]] = []
     for shape, counts, contexts in _SHAPES:
         attrs = {"block_size": 32, **shape}
@@ -121,7 +124,7 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
 
 SPEC = OperatorSpec(
     name="attention",
-    formula="out[t, h] = Σ_p softmax_p(scale · q[t, h]·k[p, h/group]) v[p, h/group], p ≤ position(t)",
+    formula="out[t, h] = Σ_p softmax_p(scale · q[t, h]·k[p]) v[p], p ≤ position(t)",
     axes={"T": "tokens", "S": "sequences", "M": "block table width", "C": "heads·head_dim"},
     inputs={
         "q": "float32[T, C]",

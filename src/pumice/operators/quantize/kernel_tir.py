@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from pumice.operators.base import KernelSource, OperatorCall
-from pumice.operators.quantized import code_form
+from pumice.operators.quantized import GROUP, required_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
-from pumice.operators.tir.quantize_group import GROUP, QUANTIZED, QuantizedOutput
+from pumice.operators.tir.quantize_group import QUANTIZED, QuantizedOutput
 from pumice.operators.tir.vector import let, load, sweep
 from pumice.targets import Target
 
@@ -23,7 +23,7 @@ class Quantize(CpuKernel):
         return quantized_reason({**attrs, "quantize": True}, int(attrs["H"]))
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
-        width, form = int(call.attrs["H"]), code_form({**call.attrs, "quantize": True})
+        width, form = int(call.attrs["H"]), required_form(call.attrs)
         symbol = symbol_name("quantize", target.lanes, call.entry, h=width, codes=form)
         with kernel(symbol, {"x": "float32", **QUANTIZED, "T": SIZE}) as k:
             x = k["x"]

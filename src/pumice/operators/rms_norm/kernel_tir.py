@@ -1,4 +1,5 @@
-"""rms_norm in TensorIR: a token is a task; two passes over a row that stays in the first-level cache."""
+"""rms_norm in TensorIR: a token is a task; two passes over a row that stays in the first-level
+cache."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from typing import Any
 from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.base import KernelSource, OperatorCall
-from pumice.operators.quantized import code_form
+from pumice.operators.quantized import GROUP, code_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
-from pumice.operators.tir.quantize_group import FLOAT, GROUP, QUANTIZED, QuantizedOutput
+from pumice.operators.tir.quantize_group import FLOAT, QUANTIZED, QuantizedOutput
 from pumice.operators.tir.vector import horizontal_sum, let, load, pieces, splat, store, sweep
 from pumice.targets import Target
 
@@ -29,9 +30,7 @@ class RmsNorm(CpuKernel):
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
         width, eps = int(call.attrs["H"]), float(call.attrs["eps"])
         form = code_form(call.attrs)
-        symbol = symbol_name(
-            "rms_norm", target.lanes, call.entry, h=width, eps=eps, quantized=form
-        )
+        symbol = symbol_name("rms_norm", target.lanes, call.entry, h=width, eps=eps, quantized=form)
         outputs = QUANTIZED if form else FLOAT
         parameters = {"x": "float32", "weight": "float32", **outputs, "T": SIZE}
         with kernel(symbol, parameters) as k:

@@ -1,6 +1,8 @@
-"""rms_norm: root mean square normalization (Zhang and Sennrich, arXiv:1910.07467), optionally quantized to int8.
+"""rms_norm: root mean square normalization (Zhang and Sennrich, arXiv:1910.07467), optionally
+quantized to int8.
 
-attrs: H (width), eps; quantize (bool) with sum_group 32 or 16 gives the three arrays of `operators/quantized.py`.
+attrs: H (width), eps; quantize (bool) with sum_group 32 or 16 gives the three arrays of
+`operators/quantized.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from pumice.operators.quantized import output
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x / sqrt(mean(x²) + eps) · weight over the last axis, in float64."""
     x = x.astype(np.float64)
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight.astype(np.float64)
+    return np.asarray(
+        x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight.astype(np.float64)
+    )
 
 
 def reference(
@@ -40,7 +44,12 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
             weight = rng.standard_normal(width, dtype=np.float32)
             attrs: dict[str, Any] = {"H": width, "eps": 1e-5}
             if quantize:
-                attrs |= {"quantize": True, "group": 32, "sum_group": 16 if tokens % 2 else 32, "planes": 1 + tokens % 3 % 2}
+                attrs |= {
+                    "quantize": True,
+                    "group": 32,
+                    "sum_group": 16 if tokens % 2 else 32,
+                    "planes": 1 + tokens % 3 % 2,
+                }
             found.append((attrs, {"x": x, "weight": weight}))
     return found
 

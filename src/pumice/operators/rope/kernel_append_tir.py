@@ -26,7 +26,8 @@ from pumice.targets import Target
 
 LANES = 32
 
-# float16 is stored as its bits: scalars of that type would be moved one by one through vector registers.
+# float16 is stored as its bits: scalars of that type would be moved one by one through vector
+# registers.
 HALF = "uint16"
 
 #: store(index in the head, vector, lanes)
@@ -92,7 +93,8 @@ class RopeAppend(CpuKernel):
                         t * width + (heads + h) * dim, t, "k_norm",
                         lambda j, x, lanes: store(row, j, to_half(x, lanes), lanes),
                     )  # fmt: skip
-                    # Tokens are contiguous in the key cache, so that attention reads 32 of them with one load.
+                    # Tokens are contiguous in the key cache, so that attention reads 32 of them
+                    # with one load.
                     first = let(T.cast(block * kv_heads + h, "int64") * (dim * size) + offset)
                     with T.serial(0, dim) as j:
                         T.buffer_store(k["k_cache"], row[j], [first + j * size])

@@ -3,11 +3,12 @@
 rope_table   cosines and sines of a step's positions, made once a step and read by every layer.
              attrs: D (rotary width), mscale (yarn's attention factor, 1 by default)
 rope_append  rotates queries and keys, and appends keys and values to the paged cache.
-             attrs: heads, kv_heads, head_dim, block_size; rotary_dim (≤ head_dim, head_dim by default), interleaved (pairs
-             (0, 1), (2, 3) … instead of halves), qk_norm with eps (RMS norm of each query and key head before the rotation)
+             attrs: heads, kv_heads, head_dim, block_size; rotary_dim (≤ head_dim, head_dim by
+             default), interleaved (pairs (0, 1), (2, 3) … instead of halves), qk_norm with eps (RMS
+             norm of each query and key head before the rotation)
 
-One layer's caches are float16: k_cache[blocks, kv_heads, head_dim, block_size], whose tokens are contiguous, and
-v_cache[blocks, kv_heads, block_size, head_dim]. slot = block · block_size + offset.
+One layer's caches are float16: k_cache[blocks, kv_heads, head_dim, block_size], whose tokens are
+contiguous, and v_cache[blocks, kv_heads, block_size, head_dim]. slot = block · block_size + offset.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pumice.operators.rms_norm.spec import rms_norm
 def table_reference(
     attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    """Angles are float32 products, as checkpoints were trained with; cosine and sine are float64."""
+    """Angles are float32 products, as checkpoints were trained with; cosine and sine are
+    float64."""
     positions = inputs["positions"].astype(np.float32)
     angle = (positions[:, None] * inputs["inv_freq"][None, :]).astype(np.float64)
     both = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
@@ -41,7 +43,7 @@ def rotate(x: np.ndarray, table: np.ndarray, rotary: int, interleaved: bool) -> 
     a, b = out[..., first].copy(), out[..., second].copy()
     out[..., first] = a * cos - b * sin
     out[..., second] = b * cos + a * sin
-    return out
+    return np.asarray(out)
 
 
 def append_reference(
@@ -69,7 +71,13 @@ def append_reference(
 def table_cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
     """No tokens, position 0, the far end of a long context, odd widths."""
     found: list[tuple[dict[str, Any], dict[str, np.ndarray]]] = []
-    for tokens, width, base in ((5, 64, 1e5), (0, 64, 1e4), (1, 128, 5e5), (257, 80, 1e4), (7, 6, 1e4)):
+    for tokens, width, base in (
+        (5, 64, 1e5),
+        (0, 64, 1e4),
+        (1, 128, 5e5),
+        (257, 80, 1e4),
+        (7, 6, 1e4),
+    ):
         positions = rng.integers(0, 131073, tokens, dtype=np.int32)
         positions[: min(tokens, 3)] = (0, 131072, 1)[: min(tokens, 3)]
         inv_freq = (1.0 / base ** (np.arange(0, width, 2) / width)).astype(np.float32)
@@ -79,7 +87,8 @@ def table_cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str
 
 
 def append_cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-    """Head counts and widths that are no multiples of a vector, partial rotation, pairs, norms, scattered slots."""
+    """Head counts and widths that are no multiples of a vector, partial rotation, pairs, norms,
+    scattered slots."""
     shapes: list[tuple[int, dict[str, Any]]] = [
         (5, {"heads": 9, "kv_heads": 3, "head_dim": 64}),
         (0, {"heads": 2, "kv_heads": 1, "head_dim": 16}),
@@ -125,7 +134,10 @@ TABLE_SPEC = OperatorSpec(
 
 APPEND_SPEC = OperatorSpec(
     name="rope_append",
-    formula="q_out = rot(q); k_cache[slot] = rot(k); v_cache[slot] = v; rot(a, b) = (a·cos − b·sin, b·cos + a·sin)",
+    formula=(
+        "q_out = rot(q); k_cache[slot] = rot(k); v_cache[slot] = v; "
+        "rot(a, b) = (a·cos − b·sin, b·cos + a·sin)"
+    ),
     axes={"T": "tokens", "C": "(heads + 2·kv_heads)·head_dim", "D": "rotary width"},
     inputs={
         "qkv": "float32[T, C]",

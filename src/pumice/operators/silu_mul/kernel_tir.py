@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pumice.operators.base import KernelSource, OperatorCall
-from pumice.operators.quantized import code_form
+from pumice.operators.quantized import GROUP, code_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
 from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
 from pumice.operators.tir.math import sigmoid
-from pumice.operators.tir.quantize_group import FLOAT, GROUP, QUANTIZED, QuantizedOutput
+from pumice.operators.tir.quantize_group import FLOAT, QUANTIZED, QuantizedOutput
 from pumice.operators.tir.vector import let, load, store, sweep
 from pumice.targets import Target
 

@@ -1,6 +1,8 @@
-"""silu_mul: silu(gate) · up, the gated activation of a feed-forward block (SwiGLU, arXiv:2002.05202).
+"""silu_mul: silu(gate) · up, the gated activation of a feed-forward block (SwiGLU,
+arXiv:2002.05202).
 
-attrs: I (width of gate and of up); quantize (bool) with sum_group as in rms_norm. Gate is in columns 0 … I−1, up in I … 2I−1.
+attrs: I (width of gate and of up); quantize (bool) with sum_group as in rms_norm. Gate is in
+columns 0 … I−1, up in I … 2I−1.
 """
 
 from __future__ import annotations
@@ -34,7 +36,12 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
                 x[0, :4] = (90.0, -90.0, 200.0, -200.0)
             attrs: dict[str, Any] = {"I": width}
             if quantize:
-                attrs |= {"quantize": True, "group": 32, "sum_group": 16 if tokens % 2 else 32, "planes": 1 + tokens % 3 % 2}
+                attrs |= {
+                    "quantize": True,
+                    "group": 32,
+                    "sum_group": 16 if tokens % 2 else 32,
+                    "planes": 1 + tokens % 3 % 2,
+                }
             found.append((attrs, {"gate_up": x}))
     return found
 

@@ -10,7 +10,8 @@ from pumice.targets import Target
 
 
 class CpuKernel:
-    """A kernel for `api == "cpu"` with one configuration. A subclass gives `name`, `reason` and `source`."""
+    """A kernel for `api == "cpu"` with one configuration. A subclass gives `name`, `reason` and
+    `source`."""
 
     name = ""
 

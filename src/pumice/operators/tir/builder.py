@@ -11,14 +11,16 @@ from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.base import KernelSource
 
-# A pointer parameter says nothing of its extent; the buffer that views it only has to be large enough.
+# A pointer parameter says nothing of its extent; the buffer that views it only has to be large
+# enough.
 _EXTENT = 1 << 40
 
 SIZE = "size"
 
 
 class KernelBuilder:
-    """A function under construction: `k["x"]` is a parameter's flat buffer, `k["T"]` an int32 size."""
+    """A function under construction: `k["x"]` is a parameter's flat buffer, `k["T"]` an int32
+    size."""
 
     def __init__(self, symbol: str, parameters: Mapping[str, str]) -> None:
         self.symbol = symbol
@@ -58,7 +60,8 @@ def kernel(symbol: str, parameters: Mapping[str, str]) -> Iterator[KernelBuilder
                 builder.values[name] = (
                     raw[name] if dtype == SIZE else T.decl_buffer((_EXTENT,), dtype, data=raw[name])
                 )
-            # Scratch above 1 KiB comes from the runtime's per-thread pool, which asks for the device.
+            # Scratch above 1 KiB comes from the runtime's per-thread pool, which asks for the
+            # device.
             with T.attr(0, "device_id", 0):
                 yield builder
     builder.function = ib.get().with_attr("global_symbol", symbol)
@@ -68,8 +71,8 @@ def kernel(symbol: str, parameters: Mapping[str, str]) -> Iterator[KernelBuilder
 def tasks(count: Any, *, parallel: bool, interleave: bool = False) -> Iterator[Any]:
     """A loop over independent tasks: on the thread pool, or on the calling thread.
 
-    interleave: thread t of n takes tasks t, t+n, t+2n …, which balances work that shrinks with the index; otherwise each takes
-    a contiguous stretch.
+    interleave: thread t of n takes tasks t, t+n, t+2n …, which balances work that shrinks with the
+    index; otherwise each takes a contiguous stretch.
     """
     with ExitStack() as stack:
         if parallel and interleave:

@@ -1,7 +1,7 @@
 """Elementary functions as polynomials: a call into libm would be made lane by lane.
 
-Coefficients: exp2 is a minimax fit on [−½, ½] (relative error 1.1e-7 in float32); sine and cosine are those of Cephes
-(S. L. Moshier, single precision) on [−π/4, π/4].
+Coefficients: exp2 is a minimax fit on [−½, ½] (relative error 1.1e-7 in float32); sine and cosine
+are those of Cephes (S. L. Moshier, single precision) on [−π/4, π/4].
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def exp2(x: Any, lanes: int) -> Any:
     # The exponent's bias rides on the rounding constant: the low bits of `shifted` are n + 127.
     x = let(T.max(x, splat(-127.0, lanes)))
     magic = splat(ROUND + 127.0, lanes)
-    # A product with 1 keeps TVM from simplifying (x + magic) − magic to x; LLVM drops the multiplication.
+    # A product with 1 keeps TVM from simplifying (x + magic) − magic to x; LLVM drops the
+    # multiplication.
     shifted = let(T.fma(x, splat(1.0, lanes), magic))
     f = let(x - (shifted - magic))
     power = reinterpret(
@@ -43,7 +44,8 @@ def exp2(x: Any, lanes: int) -> Any:
 
 
 def exp(x: Any, lanes: int) -> Any:
-    """eˣ in float32 for x ≤ 88, through exp2; relative error grows with |x| as that of x·log2(e) does."""
+    """eˣ in float32 for x ≤ 88, through exp2; relative error grows with |x| as that of x·log2(e)
+    does."""
     return exp2(x * splat(math.log2(math.e), lanes), lanes)
 
 

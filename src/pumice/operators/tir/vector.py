@@ -44,7 +44,8 @@ def typed(dtype: str, lanes: int) -> str:
 
 
 def cast(value: Any, dtype: str, lanes: int) -> Any:
-    """Converts lane by lane: float16 to float32 is `vcvtph2ps`, float32 to float16 rounds to nearest even."""
+    """Converts lane by lane: float16 to float32 is `vcvtph2ps`, float32 to float16 rounds to
+    nearest even."""
     return T.cast(value, typed(dtype, lanes))
 
 
@@ -56,8 +57,9 @@ def reinterpret(value: Any, dtype: str, lanes: int) -> Any:
 def let(value: Any) -> Any:
     """Names a value, so that it is computed once however often it is used.
 
-    Floats and vectors go through a local buffer, which LLVM turns into a register: TVM's simplifier would put a bound value
-    back into each of its uses, and its work doubles with every step of a reduction by halves.
+    Floats and vectors go through a local buffer, which LLVM turns into a register: TVM's simplifier
+    would put a bound value back into each of its uses, and its work doubles with every step of a
+    reduction by halves.
     """
     if isinstance(value, int):
         return value
@@ -105,7 +107,8 @@ def horizontal_max(value: Any, lanes: int) -> Any:
 
 
 def pieces(extent: int, lanes: int) -> list[tuple[int, int, int]]:
-    """Cuts `extent` into (start, lanes, count) runs: full vectors first, then ever smaller powers of two."""
+    """Cuts `extent` into (start, lanes, count) runs: full vectors first, then ever smaller powers
+    of two."""
     runs = []
     start = 0
     while lanes >= 1:
@@ -118,7 +121,8 @@ def pieces(extent: int, lanes: int) -> list[tuple[int, int, int]]:
 
 
 def sweep(extent: int, lanes: int) -> Iterator[tuple[Any, int]]:
-    """Loops over `extent` elements: yields (index, lanes) for each run of `pieces`, inside its loop.
+    """Loops over `extent` elements: yields (index, lanes) for each run of `pieces`, inside its
+    loop.
 
     Use as `for index, lanes in sweep(n, 32): …`; the body must finish normally.
     """
