@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pumice.engine.async_engine import AsyncEngine
-from pumice.engine.chat import ChatModule
-from pumice.engine.engine import LLMEngine
-from pumice.engine.request import Completion, Delta, SamplingParams, TokenLogprob
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pumice.engine.async_engine import AsyncEngine
+    from pumice.engine.chat import ChatModule
+    from pumice.engine.engine import LLMEngine
+    from pumice.engine.request import Completion, Delta, Request, TokenLogprob
+    from pumice.engine.sampling_params import SamplingParams
 
 __all__ = [
     "AsyncEngine",
@@ -13,6 +17,28 @@ __all__ = [
     "Completion",
     "Delta",
     "LLMEngine",
+    "Request",
     "SamplingParams",
     "TokenLogprob",
 ]
+
+_LAZY = {
+    "AsyncEngine": "pumice.engine.async_engine:AsyncEngine",
+    "ChatModule": "pumice.engine.chat:ChatModule",
+    "Completion": "pumice.engine.request:Completion",
+    "Delta": "pumice.engine.request:Delta",
+    "LLMEngine": "pumice.engine.engine:LLMEngine",
+    "Request": "pumice.engine.request:Request",
+    "SamplingParams": "pumice.engine.sampling_params:SamplingParams",
+    "TokenLogprob": "pumice.engine.request:TokenLogprob",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: asyncio, for one, is not everybody's."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module, _, attribute = _LAZY[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)

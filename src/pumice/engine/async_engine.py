@@ -1,144 +1,161 @@
-"""AsyncEngine: an LLMEngine on a thread of its own, for asyncio."""
+"""The engine for asyncio: a thread steps, coroutines consume.
+
+Only that thread touches the engine. Coroutines leave commands, which it takes between two steps, so
+a request that nobody reads any more is gone within one step.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from pumice.engine.engine import LLMEngine, Prompt
-from pumice.engine.request import Delta, SamplingParams
-from pumice.errors import PumiceError
+from pumice.engine.engine import LLMEngine
+from pumice.engine.request import Delta, Prompt
+from pumice.engine.sampling_params import SamplingParams
+from pumice.engine.sequence import Sequence
+from pumice.errors import DeviceError, UsageError
 
-_Item = Delta | BaseException
+Item = Delta | Exception
+
+
+class _Consumer:
+    """A coroutine's end of a request. `put` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.queue: asyncio.Queue[Item] = asyncio.Queue()
+
+    def put(self, item: Item) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.queue.put_nowait, item)
+        except RuntimeError:  # the loop is closed, so nobody waits
+            pass
 
 
 class AsyncEngine:
-    """`async for delta in engine.stream(prompt, params)`; leaving the loop cancels the request within a step.
+    """Streams of many requests at once, for one or several event loops.
 
-    Use as an async context manager, or call `close`.
+    An async context manager; else call `close`. Until then nobody else may use the engine.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
         self.engine = engine
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._sinks: dict[str, Callable[[_Item], None]] = {}
-        self._thread = threading.Thread(target=self._run, name="pumice-engine", daemon=True)
+        self._consumers: dict[str, _Consumer] = {}  # the thread's
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
         self._closed = False
+        self._thread = threading.Thread(target=self._work, name="pumice-engine", daemon=True)
         self._thread.start()
 
     async def stream(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        continues_text: bool = True,
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
     ) -> AsyncGenerator[Delta, None]:
-        """One request, delta by delta. Errors of `LLMEngine.add_request` are raised here."""
-        if self._closed:
-            raise PumiceError("the engine is closed")
-        loop = asyncio.get_running_loop()
-        items: asyncio.Queue[_Item] = asyncio.Queue()
-        started: asyncio.Future[str] = loop.create_future()
+        """One request, delta by delta; the last one has the completion.
 
-        def sink(item: _Item) -> None:
-            loop.call_soon_threadsafe(items.put_nowait, item)
-
-        def settle(value: Any, error: BaseException | None = None) -> None:
-            if started.done():
-                return
-            if error is not None:
-                started.set_exception(error)
-            else:
-                started.set_result(value)
-
-        def add() -> None:
-            try:
-                name = self.engine.add_request(
-                    prompt, params, request_id=request_id, continues_text=continues_text
-                )
-            except BaseException as error:
-                loop.call_soon_threadsafe(settle, None, error)
-                return
-            self._sinks[name] = sink
-            loop.call_soon_threadsafe(settle, name)
-
-        self._commands.put(add)
-        name: str | None = None
+        options: `Request`'s other fields. Closing the generator (`aclose`), or cancelling the task
+        that reads it, cancels the request. Errors are `LLMEngine.prepare`'s; DeviceError, in every
+        request, when a step fails.
+        """
+        sequence = await asyncio.to_thread(self.engine.prepare, prompt, params, **options)
+        consumer = _Consumer()
+        self._command(lambda: self._submit(sequence, consumer))
+        ended = False
         try:
-            # Shielded: were the wait cancelled before the thread answers, the request would run unseen.
-            name = await asyncio.shield(started)
-            while True:
-                item = await items.get()
-                if isinstance(item, BaseException):
+            while not ended:
+                item = await consumer.queue.get()
+                if isinstance(item, Exception):
+                    ended = True
                     raise item
+                ended = item.completion is not None
                 yield item
-                if item.finish_reason is not None:
-                    return
         finally:
-            if name is not None:
-                self._cancel(name)
-            else:
-                started.add_done_callback(self._cancel_late)
+            if not ended and not self._closed:
+                self._command(lambda: self._cancel(sequence.request_id, consumer))
 
-    def _cancel_late(self, started: asyncio.Future[str]) -> None:
-        if not started.cancelled() and started.exception() is None:
-            self._cancel(started.result())
-
-    def _cancel(self, name: str) -> None:
-        def cancel() -> None:
-            self._sinks.pop(name, None)
-            self.engine.cancel(name)
-
-        self._commands.put(cancel)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                command = self._commands.get(block=not self.engine.has_work)
-                if command is None:
-                    return
-                command()
-                continue  # all commands first, then a step
-            except queue.Empty:
-                pass
-            try:
-                deltas = self.engine.step()
-            except BaseException as error:
-                self._fail(error)
-                continue
-            for delta in deltas:
-                sink = self._sinks.get(delta.request_id)
-                if sink is not None:
-                    sink(delta)
-                if delta.finish_reason is not None:
-                    self._sinks.pop(delta.request_id, None)
-
-    def _fail(self, error: BaseException) -> None:
-        """A step that failed ends every request with its error; the engine goes on for later ones."""
-        for name, sink in list(self._sinks.items()):
-            self.engine.cancel(name)
-            sink(error)
-        self._sinks.clear()
+    def figures(self) -> dict[str, Any]:
+        """`LLMEngine.figures`. It only reads numbers, so the thread goes on."""
+        return self.engine.figures()
 
     async def close(self) -> None:
-        """Ends all requests and the thread."""
-        if self._closed:
-            return
-        self._closed = True
-
-        def stop() -> None:
-            self._fail(PumiceError("the engine was closed"))
-
-        self._commands.put(stop)
-        self._commands.put(None)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        """Ends the thread after its step. Requests that were alive end as cancelled."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        await asyncio.to_thread(self._thread.join)
 
     async def __aenter__(self) -> AsyncEngine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    # The coroutines' side
+
+    def _command(self, command: Callable[[], None]) -> None:
+        with self._wake:
+            if self._closed:
+                raise UsageError("the engine is closed")
+            self._commands.append(command)
+            self._wake.notify()
+
+    # The thread's side
+
+    def _work(self) -> None:
+        while self._take_commands():
+            try:
+                deltas = self.engine.step()
+            except Exception as error:  # tell all whose step it was, and be ready for others
+                self._fail(error)
+                continue
+            for delta in deltas:
+                self._deliver(delta)
+        for request_id in self.engine.alive:
+            done = self.engine.cancel(request_id)
+            if done is not None:
+                self._deliver(Delta(request_id, finish_reason=done.finish_reason, completion=done))
+
+    def _take_commands(self) -> bool:
+        """Waits for something to do; False when it is time to end."""
+        with self._wake:
+            while not (self._commands or self.engine.has_work or self._closed):
+                self._wake.wait()
+            commands = list(self._commands)
+            self._commands.clear()
+            closed = self._closed
+        for command in commands:
+            command()
+        return not closed
+
+    def _submit(self, sequence: Sequence, consumer: _Consumer) -> None:
+        try:
+            self.engine.submit(sequence)
+        except Exception as error:  # who asked must be told, whatever it is
+            consumer.put(error)
+        else:
+            self._consumers[sequence.request_id] = consumer
+
+    def _cancel(self, request_id: str, consumer: _Consumer) -> None:
+        if self._consumers.get(request_id) is consumer:  # else it has finished already
+            del self._consumers[request_id]
+            self.engine.cancel(request_id)
+
+    def _deliver(self, delta: Delta) -> None:
+        consumer = self._consumers.get(delta.request_id)
+        if consumer is None:
+            return
+        if delta.completion is not None:
+            del self._consumers[delta.request_id]
+        consumer.put(delta)
+
+    def _fail(self, error: Exception) -> None:
+        for request_id in self.engine.alive:
+            self.engine.cancel(request_id)
+        consumers, self._consumers = list(self._consumers.values()), {}
+        for consumer in consumers:
+            # One object in several tasks would collect all of their tracebacks.
+            told = DeviceError(f"the step failed: {type(error).__name__}: {error}")
+            told.__cause__ = error
+            consumer.put(told)

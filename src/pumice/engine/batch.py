@@ -1,64 +1,85 @@
-"""A schedule as the arrays that a step takes. All arrays are allocated once."""
+"""From a plan to the arrays of a step. They are made once; a step writes what has changed."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from pumice.engine.sequence import Sequence
+from pumice.engine.scheduler import StepPlan
 from pumice.runtime.step import StepBatch, StepLimits
 
 
 class BatchBuilder:
-    """Writes int32 arrays at the limits' sizes and hands out views of what a step uses."""
+    """Builds one batch at a time: it is valid until the next `build`."""
 
     def __init__(self, limits: StepLimits) -> None:
-        self._block_size = limits.block_size
-        blocks = -(-limits.context_length // limits.block_size)
-        self._tokens = np.zeros(limits.max_tokens, np.int32)
-        self._positions = np.zeros(limits.max_tokens, np.int32)
-        self._slots = np.zeros(limits.max_tokens, np.int32)
-        self._query_start = np.zeros(limits.max_sequences + 1, np.int32)
-        self._context = np.zeros(limits.max_sequences, np.int32)
-        self._table = np.zeros((limits.max_sequences, blocks), np.int32)
-        self._rows = np.zeros(limits.max_sequences, np.int32)
+        size = limits.block_size
+        columns = -(-limits.context_length // size)
+        sequences = limits.max_sequences
+        self._block_size = size
+        self._tokens = np.zeros(limits.max_tokens, dtype=np.int32)
+        self._positions = np.zeros(limits.max_tokens, dtype=np.int32)
+        self._slots = np.zeros(limits.max_tokens, dtype=np.int32)
+        self._query_start = np.zeros(sequences + 1, dtype=np.int32)
+        self._context_len = np.zeros(sequences, dtype=np.int32)
+        self._table = np.zeros((sequences, columns), dtype=np.int32)
+        self._sample_rows = np.zeros(limits.max_rows, dtype=np.int32)
+        self._all_positions = np.arange(limits.context_length, dtype=np.int32)
+        self._versions = [0] * sequences  # Sequence.table_version that a row of the table shows
+        self._filled = [0] * sequences  # its entries
+        self._shape = (-1, -1, -1)
+        self._batch: StepBatch
 
-    def build(self, schedule: list[tuple[Sequence, int]]) -> tuple[StepBatch, list[Sequence]]:
-        """The step's arrays, and the sequences whose last token is among them, in the order of their logits."""
+    def build(self, plan: StepPlan) -> StepBatch:
+        """The batch of a plan, with a row of logits for every sequence in `sampled`."""
         size = self._block_size
-        total = rows = widest = 0
-        sampled: list[Sequence] = []
-        for index, (sequence, count) in enumerate(schedule):
-            start, end = sequence.computed, sequence.computed + count
-            blocks = sequence.blocks
+        tokens, positions, slots = self._tokens, self._positions, self._slots
+        at = rows = 0
+        for index, sequence in enumerate(plan.sequences):
+            count, start, blocks = plan.counts[index], sequence.computed, sequence.blocks
+            end = start + count
             if count == 1:
-                self._tokens[total] = sequence.tokens[start]
-                self._positions[total] = start
-                self._slots[total] = blocks[start // size] * size + start % size
+                tokens[at] = sequence.last if end == sequence.length else sequence.tokens[start]
+                positions[at] = start
+                slots[at] = blocks[start // size] * size + start % size
             else:
-                positions = np.arange(start, end, dtype=np.int32)
-                self._tokens[total : total + count] = sequence.tokens[start:end]
-                self._positions[total : total + count] = positions
-                table = np.asarray(blocks, dtype=np.int32)
-                self._slots[total : total + count] = table[positions // size] * size + positions % size
-            self._query_start[index] = total
-            self._context[index] = end
-            used = -(-end // size)
-            self._table[index, :used] = blocks[:used]
-            widest = max(widest, used)
-            total += count
-            if end == len(sequence.tokens):
-                self._rows[rows] = total - 1
+                where = self._all_positions[start:end]
+                tokens[at : at + count] = sequence.tokens[start:end]
+                positions[at : at + count] = where
+                first = start // size
+                touched = np.array(blocks[first : (end - 1) // size + 1], dtype=np.int32)
+                slots[at : at + count] = touched[where // size - first] * size + where % size
+            at += count
+            self._query_start[index + 1] = at
+            self._context_len[index] = end
+            if end == sequence.length:
+                self._sample_rows[rows] = at - 1
                 rows += 1
-                sampled.append(sequence)
-        n = len(schedule)
-        self._query_start[n] = total
-        batch = StepBatch(
-            tokens=self._tokens[:total],
-            positions=self._positions[:total],
-            slots=self._slots[:total],
-            query_start=self._query_start[: n + 1],
-            context_len=self._context[:n],
-            block_table=self._table[:n, : max(1, widest)],
-            sample_rows=self._rows[:rows],
+            if (
+                self._versions[index] != sequence.table_version
+                or len(blocks) != self._filled[index]
+            ):
+                self._write_row(index, sequence.table_version, blocks)
+        if self._shape != (at, len(plan.sequences), rows):
+            self._view(at, len(plan.sequences), rows)
+        return self._batch
+
+    def _write_row(self, index: int, version: int, blocks: list[int]) -> None:
+        row, filled = self._table[index], self._filled[index]
+        if version == self._versions[index] and filled < len(blocks):
+            row[filled : len(blocks)] = blocks[filled:]
+        else:
+            row[: len(blocks)] = blocks
+            row[len(blocks) : filled] = 0
+        self._versions[index], self._filled[index] = version, len(blocks)
+
+    def _view(self, tokens: int, sequences: int, rows: int) -> None:
+        self._shape = (tokens, sequences, rows)
+        self._batch = StepBatch(
+            tokens=self._tokens[:tokens],
+            positions=self._positions[:tokens],
+            slots=self._slots[:tokens],
+            query_start=self._query_start[: sequences + 1],
+            context_len=self._context_len[:sequences],
+            block_table=self._table[:sequences],
+            sample_rows=self._sample_rows[:rows],
         )
-        return batch, sampled

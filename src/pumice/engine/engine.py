@@ -1,34 +1,38 @@
-"""One engine for one loaded model: requests in, text out, all of them batched step by step."""
+"""The engine: requests in, tokens and text out, one step at a time."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
-from pumice.engine import sampler
 from pumice.engine.batch import BatchBuilder
-from pumice.engine.kv_cache import BlockPool
-from pumice.engine.request import Completion, Delta, FinishReason, SamplingParams
+from pumice.engine.kv_cache import KVCache
+from pumice.engine.outputs import completion, take_token
+from pumice.engine.request import Completion, Delta, FinishReason, Prompt, Request, TokenLogprob
+from pumice.engine.sampler import NOT_FINITE, Sampler
+from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.scheduler import Scheduler
-from pumice.engine.sequence import Sequence as Running
+from pumice.engine.sequence import Sequence
 from pumice.engine.stats import EngineStats
+from pumice.engine.submit import as_prompts, make_sequence
 from pumice.errors import UsageError
 from pumice.runtime.step import Executable
-from pumice.text.stream import TextStream
-from pumice.text.tokenizer import Tokenizer
 
-Prompt = str | Sequence[int]
+if TYPE_CHECKING:
+    from pumice.text.tokenizer import Tokenizer
+
+Params = SamplingParams | SequenceOf[SamplingParams]
 
 
 class LLMEngine:
-    """Runs requests on an executable. Not thread-safe: `AsyncEngine` gives it a thread of its own.
+    """Runs many requests on one executable. One thread at a time: `AsyncEngine` gives it its own.
 
-    executable: a loaded model (`runtime.step.Executable`). tokenizer: None allows prompts of token ids and gives no text.
+    An exception from a step (Ctrl-C included) leaves the engine usable: requests are as they were
+    before the step, and may be gone on with or cancelled; `stream` and `generate` cancel their own.
     """
 
     def __init__(
@@ -38,20 +42,31 @@ class LLMEngine:
         *,
         name: str = "",
         prefix_cache: bool = True,
+        max_running: int | None = None,
+        prefill_chunk: int | None = None,
     ) -> None:
+        """
+        tokenizer: None serves token ids only: no text comes out, and no end token but those of
+        `stop_token_ids` is known. name: the model's, for people. prefix_cache: keep blocks for
+        later requests. max_running: requests that run at once, prefill_chunk: tokens of prompts in
+        one step; None: as many as a step holds.
+        """
+        for what, value in (("max_running", max_running), ("prefill_chunk", prefill_chunk)):
+            if value is not None and value < 1:
+                raise UsageError(f"{what} is {value}; it must be at least 1")
         self.executable = executable
         self.tokenizer = tokenizer
         self.name = name
-        self.limits = executable.limits
-        self.pool = BlockPool(
-            self.limits.num_blocks, self.limits.block_size, prefix_cache=prefix_cache
-        )
-        self.scheduler = Scheduler(self.limits, self.pool)
+        self.limits = limits = executable.limits
         self.stats = EngineStats()
-        self._batch = BatchBuilder(self.limits)
+        self.cache = KVCache(limits.num_blocks, limits.block_size, prefix_cache=prefix_cache)
+        self.scheduler = Scheduler(limits, self.cache, max_running=max_running, chunk=prefill_chunk)
+        self._builder = BatchBuilder(limits)
+        self._sampler = Sampler(limits.vocab_size)
+        self._alive: dict[str, Sequence] = {}
         self._serial = itertools.count()
-        self._requests: dict[str, Running] = {}
-        self._streams: dict[str, TextStream] = {}
+        self._undelivered: list[Delta] = []
+        self._in_bookkeeping = False
 
     @staticmethod
     def from_artifact(
@@ -61,232 +76,282 @@ class LLMEngine:
         threads: int | None = None,
         context_length: int | None = None,
         num_blocks: int | None = None,
-        prefix_cache: bool = True,
+        **options: Any,
     ) -> LLMEngine:
-        """Loads a compiled artifact; see `runtime.load.load` for the arguments and errors."""
-        from pumice.runtime.load import load
+        """Loads a compiled model; arguments and errors are `runtime.load.load`'s, and LLMEngine's.
 
+        num_blocks bounds the context that all requests have together; by default one of
+        `context_length` fits.
+        """
+        from pumice.runtime.load import load
+        from pumice.text.tokenizer import TOKENIZER_FILE, Tokenizer
+
+        directory = Path(directory)
         executor = load(
-            Path(directory),
+            directory,
             device=device,
             threads=threads,
             context_length=context_length,
             num_blocks=num_blocks,
         )
-        tokenizer = None
-        if (Path(directory) / "tokenizer.json").is_file():
-            tokenizer = Tokenizer.load(Path(directory))
-        name = executor.manifest.model.name
-        return LLMEngine(executor, tokenizer, name=name, prefix_cache=prefix_cache)
+        tokenizer = None  # models with random weights have none
+        if (directory / TOKENIZER_FILE).is_file():
+            tokenizer = Tokenizer.load(directory)
+        return LLMEngine(executor, tokenizer, name=executor.manifest.model.name, **options)
 
-    # -- requests ----------------------------------------------------------------------------
+    # Requests
 
     def sampling(self, **given: Any) -> SamplingParams:
         """Parameters: what is given, then the model's own recommendation, then the defaults."""
         recommended = {} if self.tokenizer is None else self.tokenizer.sampling
         return SamplingParams.from_model(recommended, **given)
 
-    def add_request(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None = None,
-        *,
-        request_id: str | None = None,
-        continues_text: bool = True,
-    ) -> str:
-        """Queues a request and returns its id.
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> Sequence:
+        """Checks and tokenizes a request without adding it. May be called from any thread.
 
-        prompt: text (special tokens are added, none are parsed) or token ids.
-        continues_text: the output goes on a text (a completion) rather than beginning one (an answer), so that a leading
-        space is kept.
-        Raises UsageError (bad ids, no tokenizer, id in use) and ContextLengthError.
+        options: `Request`'s other fields. UsageError for a bad prompt or parameter,
+        ContextLengthError for a request that can never fit.
         """
-        params = params or self.sampling()
-        tokens = self._tokens(prompt)
-        request_id = request_id if request_id is not None else f"request-{next(self._serial)}"
-        if request_id in self._requests:
-            raise UsageError(f"a request with the id {request_id!r} is running")
-        if params.stop and self.tokenizer is None:
-            raise UsageError("stop strings need a tokenizer; this model was loaded without one")
-        longest = self.limits.context_length
-        if params.max_tokens is not None:
-            longest = min(longest, len(tokens) + params.max_tokens)
-        sequence = Running(
-            request_id,
-            tokens,
-            len(tokens),
-            params,
-            np.random.default_rng(params.seed),
-            max_length=longest,
-        )
-        self.scheduler.submit(sequence)
-        self._requests[request_id] = sequence
-        if self.tokenizer is not None:
-            self._streams[request_id] = TextStream(
-                self.tokenizer,
-                stop=tuple(params.stop),
-                strip_leading_space=False if continues_text else None,
-            )
+        request = Request(prompt, self.sampling() if params is None else params, **options)
+        request_id = request.request_id
+        if request_id is None:
+            request_id = f"request-{next(self._serial)}"
+        return make_sequence(request, request_id, self.limits, self.tokenizer)
+
+    def submit(self, sequence: Sequence) -> str:
+        """Adds a prepared request; returns its id. UsageError when the id is in use."""
+        self._recover()
+        request_id = sequence.request_id
+        if request_id in self._alive:
+            raise UsageError(f"request id {request_id!r} is in use")
+        sequence.arrival = time.perf_counter()
+        self._in_bookkeeping = True
+        self._alive[request_id] = sequence
+        self.scheduler.add(sequence)
+        self._in_bookkeeping = False
         return request_id
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise UsageError("a text prompt needs a tokenizer; give token ids")
-            tokens = self.tokenizer.encode(prompt, add_special=True, parse_special=False)
-            if not tokens:  # nothing to go on from: begin a text
-                start = self.tokenizer.bos_id
-                if start is None:
-                    raise UsageError("the prompt is empty, and the model has no token to begin with")
-                tokens = [start]
-            return tokens
-        tokens = [int(t) for t in prompt]
-        if not tokens:
-            raise UsageError("the prompt is empty: it has no token ids")
-        bad = [t for t in tokens if not 0 <= t < self.limits.vocab_size]
-        if bad:
-            raise UsageError(
-                f"token id {bad[0]} is outside the vocabulary of {self.limits.vocab_size:,} tokens"
-            )
-        return tokens
+    def add_request(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> str:
+        """`prepare` and `submit`."""
+        return self.submit(self.prepare(prompt, params, **options))
 
-    def cancel(self, request_id: str) -> None:
-        """Ends a request now and frees its blocks. An id that is not running is ignored: it may just have finished."""
-        sequence = self._requests.pop(request_id, None)
-        self._streams.pop(request_id, None)
-        if sequence is not None:
-            sequence.finish_reason = "cancelled"
-            self.scheduler.finish(sequence)
+    def cancel(self, request_id: str) -> Completion | None:
+        """Ends a request; its blocks are free at once. None when no such request is alive."""
+        self._recover()
+        sequence = self._alive.get(request_id)
+        if sequence is None:
+            return None
+        self._in_bookkeeping = True
+        done = self._finish(sequence, "cancelled")
+        self._in_bookkeeping = False
+        return done
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        """Whether `step` has anything to do or to tell."""
+        return bool(self._alive or self._undelivered)
 
-    # -- the loop ----------------------------------------------------------------------------
+    @property
+    def alive(self) -> list[str]:
+        """Ids of the requests that have not finished."""
+        return list(self._alive)
+
+    # Steps
 
     def step(self) -> list[Delta]:
-        """Computes one batch; returns what each request gained. Empty when there is nothing to do."""
-        schedule = self.scheduler.schedule()
-        if not schedule:
-            return []
-        started = time.perf_counter()
-        batch, sampled = self._batch.build(schedule)
-        logits = self.executable.step(batch)
-        for sequence, count in schedule:
-            sequence.advance(self.pool, count)
-        deltas = [self._take(sequence, row) for sequence, row in zip(sampled, logits, strict=True)]
-        self._count(schedule, time.perf_counter() - started)
+        """Runs one step; returns what it added to which requests."""
+        self._recover()
+        if self.scheduler.has_work:
+            self._undelivered += self._step()
+        deltas, self._undelivered = self._undelivered, []
         return deltas
 
-    def _count(self, schedule: list[tuple[Running, int]], seconds: float) -> None:
-        stats = self.stats
-        stats.steps += 1
-        if all(count == 1 for _, count in schedule):
-            stats.decode_tokens += len(schedule)
-            stats.decode_s += seconds
-        else:
-            stats.prefill_tokens += sum(count for _, count in schedule)
-            stats.prefill_s += seconds
+    def _step(self) -> list[Delta]:
+        start = time.perf_counter()
+        self._in_bookkeeping = True
+        plan = self.scheduler.schedule()
+        self._in_bookkeeping = False
+        assert plan.sequences, "the earliest request can always go on"
+        logits = self.executable.step(self._builder.build(plan))
+        tokens, logprobs = self._sampler.sample(logits, [s.sampling for s in plan.sampled])
+        self._in_bookkeeping = True
+        self.scheduler.commit(plan)
+        deltas = []
+        for index, sequence in enumerate(plan.sampled):
+            logprob = None if logprobs is None else logprobs[index]
+            deltas.append(self._advance(sequence, tokens[index], logprob))
+        self._in_bookkeeping = False
+        self.stats.record(plan.tokens, plan.decode_tokens, time.perf_counter() - start)
+        return deltas
 
-    def _take(self, sequence: Running, row: np.ndarray) -> Delta:
-        """Chooses a sequence's next token and decides whether it was the last."""
-        params = sequence.params
-        token = sampler.choose(row, sequence)
-        delta = Delta(sequence.request_id, token_ids=[token])
-        if params.logprobs is not None:
-            delta.logprobs = [sampler.logprob(row, token, params.logprobs)]
-            sequence.logprobs += delta.logprobs
-        sequence.last_token = time.perf_counter()
-        if len(sequence.tokens) == sequence.prompt_length:
-            sequence.first_token = sequence.last_token
-            self.stats.last_ttft_s = sequence.first_token - sequence.submitted
-            self.stats.cached_tokens += sequence.cached
-        sequence.tokens.append(token)
-        stream = self._streams.get(sequence.request_id)
-        reason: FinishReason | None = None
-        if self._ends(token, params):
-            reason = "stop"
-        else:
-            if stream is not None:
-                delta.text = stream.push((token,))
-                if stream.stopped_by is not None:
-                    reason = "stop"
-            if reason is None and len(sequence.tokens) >= sequence.max_length:
-                reason = "length"
+    def _advance(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> Delta:
+        """Gives a sequence its token, and ends it if that was the last."""
+        if token == NOT_FINITE:
+            error = f"the logits after token {sequence.length} are not finite"
+            return self._failed(sequence, self._finish(sequence, "error", error=error))
+        if sequence.first_token_time is None:
+            sequence.first_token_time = now = time.perf_counter()
+            self.stats.first_token(
+                now - sequence.arrival, sequence.prompt_length, sequence.cached_tokens or 0
+            )
+        text, reason, stop = take_token(sequence, token, logprob)
+        delta = Delta(sequence.request_id, text, [token])
+        if logprob is not None:
+            delta.logprobs.append(logprob)
         if reason is not None:
-            if stream is not None:
-                delta.text += stream.finish()
-            delta.finish_reason = sequence.finish_reason = reason
-            self.scheduler.finish(sequence)
-            self._requests.pop(sequence.request_id)
-            self._streams.pop(sequence.request_id, None)
+            written = len(sequence.pieces)
+            delta.completion = self._finish(sequence, reason, stop)
+            delta.finish_reason = reason
+            delta.text += "".join(sequence.pieces[written:])
         return delta
 
-    def _ends(self, token: int, params: SamplingParams) -> bool:
-        if token in params.stop_token_ids:
-            return True
-        return not params.ignore_eos and self.tokenizer is not None and token in self.tokenizer.eos_ids
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        stop: str | int | None = None,
+        error: str | None = None,
+    ) -> Completion:
+        del self._alive[sequence.request_id]
+        self.scheduler.remove(sequence)
+        self.stats.finished += 1
+        return completion(sequence, reason, stop, error)
 
-    # -- whole generations -------------------------------------------------------------------
+    @staticmethod
+    def _failed(sequence: Sequence, done: Completion) -> Delta:
+        return Delta(sequence.request_id, finish_reason=done.finish_reason, completion=done)
+
+    def _recover(self) -> None:
+        """After an exception in the middle of the bookkeeping: empties the cache, and ends all that
+        ran as an error that the next step tells.
+        """
+        if not self._in_bookkeeping:
+            return
+        self.scheduler.reset([])
+        for sequence in self._alive.values():
+            done = completion(sequence, "error", None, "the engine was interrupted")
+            self._undelivered.append(self._failed(sequence, done))
+        self._alive = {}
+        self._in_bookkeeping = False
+
+    # Whole generations
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, continues_text: bool = True
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
     ) -> Generator[Delta, None, None]:
-        """One request, delta by delta. Closing the generator, or an exception in it, cancels the request.
+        """One request, delta by delta, checked at once. Closing the generator cancels the request.
 
-        Other requests of the engine go on meanwhile; their deltas are lost, so do not mix this with `step`.
+        Other requests go on meanwhile; their deltas come with the next `step`.
         """
-        request_id = self.add_request(prompt, params, continues_text=continues_text)
+        return self._run_one(self.prepare(prompt, params, **options))
+
+    def _run_one(self, sequence: Sequence) -> Generator[Delta, None, None]:
+        deltas = self._run([sequence])
         try:
-            while request_id in self._requests:
-                for delta in self.step():
-                    if delta.request_id == request_id:
-                        yield delta
+            for _, delta in deltas:
+                yield delta
         finally:
-            self.cancel(request_id)
+            deltas.close()
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        params: Params | None = None,
+        *,
+        stream: Literal[False] = False,
+        **options: Any,
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        params: Params | None = None,
+        *,
+        stream: Literal[True],
+        **options: Any,
+    ) -> Generator[tuple[int, Delta], None, None]: ...
 
     def generate(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
-    ) -> list[Completion]:
-        """Completes all prompts as one batch; the results are in the prompts' order.
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        params: Params | None = None,
+        *,
+        stream: bool = False,
+        **options: Any,
+    ) -> list[Completion] | Generator[tuple[int, Delta], None, None]:
+        """Completes prompts as one batch: texts or lists of token ids, one or several.
 
-        An exception (Ctrl-C too) cancels what is unfinished: the engine stays usable.
+        params: for all, or one for each. Returns the completions in the prompts' order or, with
+        stream, an iterator of (index of the prompt, `Delta`). All prompts are checked before any
+        runs. An exception, or closing the iterator, cancels what has not finished.
         """
-        if isinstance(prompts, str):
-            raise UsageError("prompts is one text; a list of prompts is expected")
-        if params is None or isinstance(params, SamplingParams):
-            each: Sequence[SamplingParams | None] = [params] * len(prompts)
-        else:
-            each = params
-        if len(each) != len(prompts):
-            raise UsageError(f"{len(prompts)} prompts came with {len(each)} sampling parameters")
-        ids: list[str] = []
+        several = as_prompts(prompts)
+        each: SequenceOf[SamplingParams | None]
+        each = (
+            [params] * len(several)
+            if params is None or isinstance(params, SamplingParams)
+            else params
+        )
+        if len(each) != len(several):
+            raise UsageError(f"{len(several)} prompts came with {len(each)} sampling parameters")
+        sequences = [self.prepare(p, one, **options) for p, one in zip(several, each, strict=True)]
+        if stream:
+            return self._run(sequences)
+        done: dict[int, Completion] = {}
+        deltas = self._run(sequences)
         try:
-            for prompt, one in zip(prompts, each, strict=True):
-                ids.append(self.add_request(prompt, one))
-            sequences = {i: self._requests[i] for i in ids}
-            texts = dict.fromkeys(ids, "")
-            while any(i in self._requests for i in ids):
-                for delta in self.step():
-                    if delta.request_id in texts:
-                        texts[delta.request_id] += delta.text
+            for index, delta in deltas:
+                if delta.completion is not None:
+                    done[index] = delta.completion
         finally:
-            for request_id in ids:
+            deltas.close()
+        return [done[index] for index in range(len(sequences))]
+
+    def _run(self, sequences: list[Sequence]) -> Generator[tuple[int, Delta], None, None]:
+        mine: dict[str, int] = {}
+        try:
+            for index, sequence in enumerate(sequences):
+                mine[self.submit(sequence)] = index
+            while mine:
+                deltas = self.step()
+                self._undelivered += [d for d in deltas if d.request_id not in mine]
+                for delta in deltas:
+                    index = mine.get(delta.request_id, -1)
+                    if index >= 0:
+                        if delta.completion is not None:
+                            del mine[delta.request_id]
+                        yield index, delta
+        finally:
+            for request_id in mine:
                 self.cancel(request_id)
-        return [completion(sequences[i], texts[i]) for i in ids]
 
+    # State
 
-def completion(sequence: Running, text: str) -> Completion:
-    """A finished sequence for its caller."""
-    assert sequence.finish_reason is not None
-    return Completion(
-        request_id=sequence.request_id,
-        prompt_tokens=sequence.prompt_length,
-        text=text,
-        token_ids=sequence.output,
-        finish_reason=sequence.finish_reason,
-        logprobs=sequence.logprobs,
-        cached_tokens=sequence.cached,
-        ttft_s=sequence.first_token - sequence.submitted,
-        decode_s=sequence.last_token - sequence.first_token,
-    )
+    def reset_cache(self) -> None:
+        """Forgets all cached content; what runs is computed again."""
+        self._recover()
+        self._in_bookkeeping = True
+        self.scheduler.reset(self._alive.values())
+        self._in_bookkeeping = False
+
+    def audit(self) -> list[str]:
+        """Faults in the cache's bookkeeping; an empty list is right."""
+        return self.cache.audit(self._alive.values())
+
+    def figures(self) -> dict[str, Any]:
+        """What a dashboard shows: the stats, and the state of queue and cache now."""
+        return {
+            **self.stats.as_dict(),
+            "running": len(self.scheduler.running),
+            "waiting": len(self.scheduler.waiting),
+            "preemptions": self.scheduler.preemptions,
+            "blocks": self.cache.num_blocks,
+            "blocks_in_use": self.cache.in_use,
+            "blocks_cached": self.cache.cached,
+        }

@@ -1,114 +1,171 @@
-"""The paged key/value cache's bookkeeping: blocks with reference counts, shared by content.
+"""The paged key/value cache's bookkeeping: which sequence owns which blocks. No device is touched.
 
-A full block is named by a digest chained over its tokens and all tokens before it, so two sequences that begin alike share blocks
-(Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023). A block that nobody holds
-keeps its content, and is given away in the order of least recent use when no empty one is left.
+Every block is in exactly one state: blank (nobody needs its content), idle (no owner, content known
+to the prefix cache, may be evicted), or owned by one sequence or, when full, by several.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 
-import numpy as np
-
-
-def block_digest(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The name of a full block: 16 bytes over its parent's name and its tokens."""
-    data = np.asarray(tokens, dtype=np.int32).tobytes()
-    return hashlib.blake2b(parent + data, digest_size=16).digest()
+from pumice.engine.prefix_cache import PrefixCache
+from pumice.engine.sequence import Sequence
 
 
-class BlockPool:
-    """Blocks 0 … num_blocks − 1 of `block_size` tokens."""
+class KVCache:
+    """The blocks of one executable."""
 
     def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: bool = True) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.prefix_cache = prefix_cache
-        self._references = [0] * num_blocks
-        self._empty = list(range(num_blocks - 1, -1, -1))
-        self._digest_of: dict[int, bytes] = {}
-        self._block_of: dict[bytes, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()  # unreferenced, content kept; oldest first
-        self.evictions = 0
+        self._prefix_enabled = prefix_cache
+        self._version = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """All blocks are blank. Sequences that had some must be told."""
+        self._blank = list(range(self.num_blocks - 1, -1, -1))  # a stack: the first is block 0
+        self._owners = [0] * self.num_blocks
+        self._prefix = PrefixCache()
 
     @property
     def available(self) -> int:
-        """Blocks that can be had now."""
-        return len(self._empty) + len(self._idle)
+        """Blocks that can be had without taking one from a sequence."""
+        return len(self._blank) + len(self._prefix)
+
+    @property
+    def cached(self) -> int:
+        """Blocks without an owner whose content is known."""
+        return len(self._prefix)
 
     @property
     def in_use(self) -> int:
+        """Blocks that sequences own."""
         return self.num_blocks - self.available
 
-    def take(self) -> int:
-        """A block with undefined content, held once. The caller has asked `available`."""
-        if self._empty:
-            block = self._empty.pop()
-        else:
-            block, _ = self._idle.popitem(last=False)
-            del self._block_of[self._digest_of.pop(block)]
-            self.evictions += 1
-        self._references[block] = 1
-        return block
+    def admit(self, sequence: Sequence, reserve: int) -> bool:
+        """Gives a sequence blocks for all its tokens, known content first.
 
-    def release(self, block: int) -> None:
-        """Gives up one hold."""
-        assert self._references[block] > 0, f"block {block} is not held"
-        self._references[block] -= 1
-        if self._references[block] == 0:
-            if block in self._digest_of:
-                self._idle[block] = None
-            else:
-                self._empty.append(block)
-
-    def publish(self, block: int, digest: bytes) -> None:
-        """Names a full block, so that later sequences find it. The first block of a name keeps it."""
-        if self.prefix_cache and digest not in self._block_of and block not in self._digest_of:
-            self._block_of[digest] = block
-            self._digest_of[block] = digest
-
-    def match(self, tokens: Sequence[int]) -> tuple[list[int], list[bytes]]:
-        """Blocks (now held) that already contain a prefix of `tokens`, and their names.
-
-        At least one token is left to compute, because its logits are wanted.
+        False, and nothing changed, when fewer than `reserve` blocks would remain available.
         """
-        blocks: list[int] = []
-        digests: list[bytes] = []
-        if not self.prefix_cache:
-            return blocks, digests
-        parent = b""
-        for index in range((len(tokens) - 1) // self.block_size):
-            start = index * self.block_size
-            parent = block_digest(parent, tokens[start : start + self.block_size])
-            block = self._block_of.get(parent)
+        assert not sequence.blocks
+        size = self.block_size
+        needed = -(-sequence.length // size)
+        found: list[int] = []
+        tail, common = -1, 0
+        if self._prefix_enabled and sequence.request.use_cache:
+            found, tail, common = self._find(sequence)
+        idle = sum(self._prefix.is_idle(block) for block in found) + (tail >= 0)
+        fresh = needed - len(found) - (tail >= 0)
+        if self.available - idle - fresh < reserve:
+            return False
+        for block in found:
+            if self._prefix.is_idle(block):
+                self._prefix.take(block)
+            self._owners[block] += 1
+        if tail >= 0:
+            self._prefix.take(tail)
+            self._owners[tail] = 1
+        blocks = found + [tail] * (tail >= 0)
+        while len(blocks) < needed:
+            blocks.append(self._fresh())
+        sequence.blocks = blocks
+        sequence.known_blocks = len(found)
+        sequence.computed = len(found) * size + common
+        self._version += 1
+        sequence.table_version = self._version
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed
+        return True
+
+    def _find(self, sequence: Sequence) -> tuple[list[int], int, int]:
+        """Known full blocks of the sequence's beginning; the tail after them and what of it counts.
+
+        The last token is never among them: its logits are needed.
+        """
+        size, usable = self.block_size, sequence.length - 1
+        most = usable // size
+        chain = sequence.content(most, size)
+        found: list[int] = []
+        while len(found) < most:
+            block = self._prefix.find(chain[len(found) + 1])
             if block is None:
                 break
-            if self._references[block] == 0:
-                del self._idle[block]
-            self._references[block] += 1
-            blocks.append(block)
-            digests.append(parent)
-        return blocks, digests
+            found.append(block)
+        start = len(found) * size
+        rest = sequence.tokens[start : min(usable, start + size)]
+        return found, *self._prefix.find_tail(chain[len(found)], rest)
 
-    def clear(self) -> None:
-        """Forgets the content of blocks that nobody holds."""
-        while self._idle:
-            block, _ = self._idle.popitem()
-            del self._block_of[self._digest_of.pop(block)]
-            self._empty.append(block)
+    def grow(self, sequence: Sequence) -> bool:
+        """Makes room for the sequence's last token; False when no block is available."""
+        if len(sequence.blocks) * self.block_size >= sequence.length:
+            return True
+        if not self.available:
+            return False
+        sequence.blocks.append(self._fresh())
+        return True
 
-    def check(self, holders: Sequence[Sequence[int]]) -> None:
-        """Raises AssertionError unless the counts are exactly those of `holders` (each a list of blocks)."""
-        counts = [0] * self.num_blocks
-        for blocks in holders:
-            for block in blocks:
-                counts[block] += 1
-        assert counts == self._references, (counts, self._references)
-        free = set(self._empty) | set(self._idle)
-        assert len(self._empty) + len(self._idle) == len(free), "a block is free twice"
-        assert free == {b for b, n in enumerate(counts) if n == 0}
-        assert set(self._digest_of) >= set(self._idle)
-        assert {b: d for d, b in self._block_of.items()} == self._digest_of
+    def _fresh(self) -> int:
+        block = self._blank.pop() if self._blank else self._prefix.evict()
+        self._owners[block] = 1
+        return block
+
+    def learn(self, sequence: Sequence) -> None:
+        """Makes blocks known that were filled since. Call when `computed` has advanced."""
+        full = sequence.computed // self.block_size
+        if full == sequence.known_blocks or not sequence.request.use_cache:
+            return
+        if self._prefix_enabled:
+            chain = sequence.content(full, self.block_size)
+            for index in range(sequence.known_blocks, full):
+                self._prefix.add(sequence.blocks[index], chain[index + 1])
+        sequence.known_blocks = full
+
+    def free(self, sequence: Sequence) -> None:
+        """Takes a sequence's blocks away. Known content stays until its place is needed."""
+        blocks = sequence.blocks
+        if not blocks:
+            return
+        if self._prefix_enabled and sequence.request.use_cache:
+            self._keep_tail(sequence)
+        for block in reversed(blocks):  # a beginning outlives what follows: it can serve more
+            self._owners[block] -= 1
+            if self._owners[block] == 0:
+                if block in self._prefix:
+                    self._prefix.park(block)
+                else:
+                    self._blank.append(block)
+        sequence.blocks = []
+        sequence.known_blocks = 0
+        sequence.computed = 0
+
+    def _keep_tail(self, sequence: Sequence) -> None:
+        full, count = divmod(sequence.computed, self.block_size)
+        if count == 0:
+            return
+        start = full * self.block_size
+        parent = sequence.content(full, self.block_size)[full]
+        held = sequence.tokens[start : start + count].copy()
+        displaced = self._prefix.add_tail(sequence.blocks[full], parent, held)
+        if displaced is not None:
+            self._blank.append(displaced)
+
+    def audit(self, sequences: Iterable[Sequence]) -> list[str]:
+        """What is wrong with the bookkeeping, given all living sequences; usually nothing."""
+        owners = Counter(block for sequence in sequences for block in sequence.blocks)
+        blank, idle = Counter(self._blank), set(self._prefix.idle_blocks())
+        faults = []
+        for block in range(self.num_blocks):
+            states = blank[block] + (block in idle) + (owners[block] > 0)
+            if states != 1:
+                faults.append(f"block {block} is in {states} states")
+            if owners[block] != self._owners[block]:
+                faults.append(
+                    f"block {block} has {owners[block]} owners and a count of {self._owners[block]}"
+                )
+            if block in idle and block not in self._prefix:
+                faults.append(f"block {block} is idle, but its content is not known")
+            if blank[block] and block in self._prefix:
+                faults.append(f"block {block} is blank, but its content is known")
+        return faults

@@ -1,93 +1,192 @@
-"""Chooses tokens from logits.
+"""From logits to tokens, on the CPU with NumPy, for a whole batch.
 
-Greedy rows are decided by argmax alone, the lowest id winning ties, so that the batch around a request cannot change its text. A sampled
-row uses its request's own generator and one draw a token.
+A greedy token is the largest logit's, whatever is beside it in the batch. A drawn token depends on
+its own row and its own generator only: one uniform number a token, looked up in the cumulative
+probabilities, so the text of a seed is the same in any batch.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence as SequenceOf
+
 import numpy as np
 
-from pumice.engine.request import SamplingParams, TokenLogprob
-from pumice.engine.sequence import Sequence
+from pumice.engine import candidates
+from pumice.engine.request import TokenLogprob
+from pumice.engine.sampling_state import SamplingState
 
-_CANDIDATES = 1024  # enough for almost every top-p; more are sorted only when they are not
-
-
-def adjust(logits: np.ndarray, sequence: Sequence) -> np.ndarray:
-    """float32[V] after penalties and bias; a copy."""
-    params = sequence.params
-    out = logits.copy()
-    if params.repetition_penalty != 1.0:
-        seen = np.unique(np.asarray(sequence.tokens))
-        values = out[seen]
-        penalty = np.float32(params.repetition_penalty)
-        out[seen] = np.where(values > 0, values / penalty, values * penalty)
-    if params.frequency_penalty or params.presence_penalty:
-        ids, counts = np.unique(np.asarray(sequence.output, dtype=np.int64), return_counts=True)
-        if len(ids):
-            penalty = params.frequency_penalty * counts + params.presence_penalty
-            out[ids] -= penalty.astype(np.float32)
-    for token, bias in params.logit_bias.items():
-        if token < len(out):
-            out[token] += np.float32(bias)
-    return out
+NOT_FINITE = -1  # in place of a token id: the row holds NaN, or infinity as its maximum
+_ROWS = 8  # drawn at once; their values stay in the processor's cache
+_MANY = 1024  # candidates that are worth a second look before they are sorted
+_SLACK = np.float32(1e-3)  # of a bound on logits, for float32 rounding; the exact rule comes after
 
 
-def candidates(logits: np.ndarray, params: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
-    """(ids, probabilities) that temperature and filters leave, the likeliest first; the probabilities sum to 1."""
-    scaled = logits.astype(np.float64) / params.temperature
-    if 0 < params.top_k < len(scaled):
-        ids = np.argpartition(scaled, -params.top_k)[-params.top_k :]
-    elif params.top_p < 1.0 and len(scaled) > _CANDIDATES:
-        ids = _nucleus(scaled, params.top_p)
-    else:
-        ids = np.arange(len(scaled))
-    # Likeliest first; ties by id, so that the order never depends on the partition's.
-    ids = ids[np.lexsort((ids, -scaled[ids]))]
-    values = scaled[ids]
-    weights = np.exp(values - values[0])
-    # With top_k the nucleus is one of what top_k left, else of the whole vocabulary.
-    total = weights.sum() if params.top_k else np.exp(scaled - values[0]).sum()
-    keep = len(ids)
-    if params.top_p < 1.0:
-        keep = int(np.searchsorted(np.cumsum(weights), params.top_p * total, side="left")) + 1
-    if params.min_p > 0.0:
-        keep = min(keep, int(np.count_nonzero(weights >= params.min_p)))
-    keep = max(1, min(keep, len(ids)))
-    kept = weights[:keep]
-    return ids[:keep], kept / kept.sum()
+class Sampler:
+    """Owns the memory that drawing needs."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._work = np.empty((0, 0), dtype=np.float32)  # [_ROWS, padded V], made when needed
+        self._exps = self._work
+
+    def sample(
+        self, logits: np.ndarray, states: SequenceOf[SamplingState]
+    ) -> tuple[list[int], list[TokenLogprob | None] | None]:
+        """A token for each row.
+
+        logits: float32[R, V], not changed; states: one a row. Returns the tokens (`NOT_FINITE`
+        where the row is damaged) and, when any request asked for them, log-probabilities.
+        """
+        if len(states) == 1 and states[0].plain:
+            row = logits[0]
+            token = int(row.argmax())
+            return [token if math.isfinite(row[token]) else NOT_FINITE], None
+        best = logits.argmax(axis=1)  # the first of equals, and the first NaN
+        finite = np.isfinite(logits[np.arange(len(best)), best])
+        tokens = np.where(finite, best, NOT_FINITE)
+        drawn: list[int] = []
+        for i in np.flatnonzero(finite).tolist():
+            state = states[i]
+            if not state.params.greedy:
+                drawn.append(i)
+            elif state.adjusted:
+                row = self._rows(1)[0, : self._vocab_size]
+                row[:] = logits[i]
+                state.adjust(row)
+                tokens[i] = row.argmax()
+        for first in range(0, len(drawn), _ROWS):
+            part = drawn[first : first + _ROWS]
+            tokens[part] = self._draw(logits, part, [states[i] for i in part])
+        chosen: list[int] = tokens.tolist()
+        if not any(state.params.logprobs for state in states):
+            return chosen, None
+        return chosen, [
+            self._logprob(logits[i], token, states[i].params.top_logprobs)
+            if states[i].params.logprobs and token != NOT_FINITE
+            else None
+            for i, token in enumerate(chosen)
+        ]
+
+    def _rows(self, count: int) -> np.ndarray:
+        """Working rows of whole groups, -inf after the vocabulary."""
+        if not len(self._work):
+            shape = (_ROWS, candidates.padded(self._vocab_size))
+            self._work = np.full(shape, -np.inf, dtype=np.float32)
+            self._exps = np.zeros(shape, dtype=np.float32)
+        return self._work[:count]
+
+    def _draw(self, logits: np.ndarray, rows: list[int], states: list[SamplingState]) -> np.ndarray:
+        """Tokens int64[n] of at most `_ROWS` rows that are not greedy."""
+        z = self._rows(len(rows))  # log-probabilities, up to a constant: the largest is 0
+        for j, (row, state) in enumerate(zip(rows, states, strict=True)):
+            z[j, : self._vocab_size] = logits[row]
+            if state.adjusted:
+                state.adjust(z[j, : self._vocab_size])
+        inverse = np.array([1 / s.params.temperature for s in states], dtype=np.float32)
+        with np.errstate(over="ignore"):  # to -inf: probability 0
+            z -= z.max(axis=1, keepdims=True)
+            z *= inverse[:, None]
+        uniform = np.array([s.uniform() for s in states])
+        tokens = np.empty(len(rows), dtype=np.int64)
+        whole = [_unfiltered(s) for s in states]
+        some = [j for j, unfiltered in enumerate(whole) if not unfiltered]
+        for j, unfiltered in enumerate(whole):
+            if unfiltered:
+                tokens[j] = self._draw_from_all(z[j : j + 1], uniform[j])
+        if some:
+            part = z if len(some) == len(rows) else z[some]
+            tokens[some] = self._draw_filtered(part, [states[j] for j in some], uniform[some])
+        return tokens
+
+    def _draw_from_all(self, z: np.ndarray, uniform: float) -> int:
+        """A token of float32[1, padded V]: the group first, then the token within it."""
+        exps = np.exp(z, out=self._exps[:1])
+        cumulative = np.cumsum(candidates.group_sum(exps)[0], dtype=np.float64)
+        target = uniform * cumulative[-1]
+        group = min(int(np.searchsorted(cumulative, target, "right")), len(cumulative) - 1)
+        while group and cumulative[group] == cumulative[group - 1]:  # rounding led past the end
+            group -= 1
+        members = exps[0].reshape(candidates.GROUP, -1)[:, group].astype(np.float64)
+        target -= cumulative[group - 1] if group else 0.0
+        index = int(np.searchsorted(np.cumsum(members), target, "right"))
+        last = int(np.flatnonzero(members)[-1])
+        return min(index, last) * len(cumulative) + group
+
+    def _draw_filtered(
+        self, z: np.ndarray, states: list[SamplingState], uniform: np.ndarray
+    ) -> np.ndarray:
+        """Tokens int64[n] under top-k, top-p and min-p."""
+        top_k = np.array([s.top_k for s in states])
+        top_p = np.array([s.params.top_p for s in states])
+        min_p = np.array([s.params.min_p for s in states])
+        bounds, totals = self._bounds(z, states)
+        ids, values = candidates.above(z, bounds)
+        p = np.exp(values)  # of the likeliest: 1
+        within_k = np.arange(p.shape[1]) < np.where(top_k, top_k, p.shape[1])[:, None]
+        p *= within_k
+        cumulative = np.cumsum(
+            p, axis=1
+        )  # a running sum: columns added for other rows change nothing
+        totals = np.where(top_k, cumulative[:, -1], totals)
+        limit = np.where(top_p < 1, top_p * totals, np.inf)
+        keep = within_k & (p > 0) & (cumulative - p < limit[:, None]) & (p >= min_p[:, None])
+        cumulative = np.cumsum(p * keep, axis=1)
+        target = uniform * cumulative[:, -1]
+        index = (cumulative <= target[:, None]).sum(axis=1)
+        index = np.minimum(index, keep.sum(axis=1) - 1)
+        chosen: np.ndarray = ids[np.arange(len(ids)), index]
+        return chosen
+
+    def _bounds(self, z: np.ndarray, states: list[SamplingState]) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds float32[n] that no token which may be drawn is below, and the sums of exp(z).
+
+        Sums are those of the whole vocabulary, and only where top-p needs them.
+        """
+        bounds = np.full(len(states), -np.inf, dtype=np.float32)
+        totals = np.zeros(len(states))
+        maxima = candidates.group_max(z)
+        for j, state in enumerate(states):
+            params = state.params
+            if state.top_k:
+                bounds[j] = candidates.lower_bound(z[j], maxima[j], state.top_k)
+            elif params.top_p < 1:
+                bounds[j], totals[j] = self._nucleus_bound(z[j], maxima[j], params.top_p)
+            if params.min_p:
+                bounds[j] = max(bounds[j], np.float32(math.log(params.min_p)) - _SLACK)
+        return bounds, totals
+
+    def _nucleus_bound(
+        self, z: np.ndarray, maxima: np.ndarray, top_p: float
+    ) -> tuple[np.float32, float]:
+        """A bound that leaves at least `top_p` of the probability above it, and the sum of exp(z).
+
+        V tokens of less than (1 - p) / V each hold less than 1 - p together.
+        """
+        exps = np.exp(z[None], out=self._exps[:1])
+        total = float(np.cumsum(candidates.group_sum(exps)[0], dtype=np.float64)[-1])
+        bound = np.float32(math.log((1 - top_p) * total / self._vocab_size)) - _SLACK
+        if np.count_nonzero(z >= bound) > _MANY:
+            # A flat distribution has many such. Perhaps fewer of the likeliest ones hold enough.
+            tighter = np.float32(candidates.lower_bound(z, maxima, max(1, len(maxima) * 2 // 3)))
+            if float(exps[0][z >= tighter].sum()) > top_p * total * (1 + 1e-4):
+                bound = max(bound, tighter)
+        return bound, total
+
+    def _logprob(self, logits: np.ndarray, token: int, top: int) -> TokenLogprob:
+        """Under the model's own distribution: neither temperature nor penalties."""
+        row = self._rows(1)
+        row[0, : self._vocab_size] = logits
+        row -= row.max()
+        exps = np.exp(row, out=self._exps[:1])
+        log_sum = math.log(candidates.group_sum(exps).sum(dtype=np.float64))
+        ids = candidates.largest(row[0], min(top, self._vocab_size)) if top else ()
+        return TokenLogprob(
+            token,
+            float(row[0, token]) - log_sum,
+            tuple((int(i), float(row[0, i]) - log_sum) for i in ids),
+        )
 
 
-def _nucleus(scaled: np.ndarray, top_p: float) -> np.ndarray:
-    """Ids among which the nucleus lies: the likeliest 1024 when they hold top_p of the probability, else all."""
-    ids = np.argpartition(scaled, -_CANDIDATES)[-_CANDIDATES:]
-    peak = scaled.max()
-    if np.exp(scaled[ids] - peak).sum() >= top_p * np.exp(scaled - peak).sum():
-        return ids
-    return np.arange(len(scaled))
-
-
-def choose(logits: np.ndarray, sequence: Sequence) -> int:
-    """The next token of a sequence from its row float32[V]."""
-    params = sequence.params
-    row = adjust(logits, sequence) if params.penalized else logits
-    if params.greedy:
-        return int(row.argmax())
-    ids, probabilities = candidates(row, params)
-    draw = sequence.rng.random()
-    index = int(np.searchsorted(np.cumsum(probabilities), draw, side="right"))
-    return int(ids[min(index, len(ids) - 1)])
-
-
-def logprob(logits: np.ndarray, token: int, top: int) -> TokenLogprob:
-    """Log-probabilities under the model itself."""
-    row = logits.astype(np.float64)
-    row = row - row.max()
-    row = row - np.log(np.exp(row).sum())
-    best: tuple[tuple[int, float], ...] = ()
-    if top:
-        ids = np.argpartition(row, -top)[-top:]
-        ids = ids[np.lexsort((ids, -row[ids]))]
-        best = tuple((int(i), float(row[i])) for i in ids)
-    return TokenLogprob(token, float(row[token]), best)
+def _unfiltered(state: SamplingState) -> bool:
+    return not state.top_k and state.params.top_p >= 1 and not state.params.min_p

@@ -1,111 +1,132 @@
-"""Which tokens of which sequences the next step computes. Knows no device and no model.
+"""Which tokens go into the next step. No device is touched.
 
-Continuous batching (Yu et al., "Orca", 2022) with chunked prefill (Agrawal et al., "Sarathi-Serve", 2024): every running sequence gets its
-one token first, prompts fill what is left of the step, so a long prompt holds others up by one chunk at the most. When the cache
-is full the youngest sequence gives its blocks back and is computed again later.
+Continuous batching (Yu et al., "Orca", 2022) with chunked prefill (Agrawal et al., "Sarathi-Serve",
+2024), in the order of arrival. Every running sequence that is past its prompt gets its token first;
+what remains of a step's tokens goes to prompts, cut where the step is full, so a long prompt delays
+the others by one chunk at most. A waiting sequence is admitted when blocks for all of its tokens
+are available. When blocks run out, the latest arrival gives up all of its own and waits to be
+computed again (as in vLLM), so the earliest always goes on.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pumice.engine.kv_cache import BlockPool
+from pumice.engine.kv_cache import KVCache
 from pumice.engine.sequence import Sequence
-from pumice.errors import ContextLengthError
 from pumice.runtime.step import StepLimits
 
 
 @dataclass
+class StepPlan:
+    """sequences[i] computes its next counts[i] tokens; `sampled` reach their last one."""
+
+    sequences: list[Sequence] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    sampled: list[Sequence] = field(default_factory=list)
+    tokens: int = 0
+    decode_tokens: int = 0  # of sequences that were past their prompt
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        self.sequences.append(sequence)
+        self.counts.append(count)
+        self.tokens += count
+        if sequence.computed + count == sequence.length:
+            self.sampled.append(sequence)
+
+
 class Scheduler:
-    """Sequences in two queues: `waiting` (no blocks) and `running` (in the order of admission)."""
+    """
+    waiting, running: in order of arrival; what runs arrived before what waits.
+    preemptions: how often a sequence lost its blocks.
+    """
 
-    limits: StepLimits
-    pool: BlockPool
-    waiting: deque[Sequence] = field(default_factory=deque)
-    running: list[Sequence] = field(default_factory=list)
-    preemptions: int = 0
-
-    def submit(self, sequence: Sequence) -> None:
-        """Queues a sequence; ContextLengthError when it could never run."""
-        length = len(sequence.tokens)
-        limit = min(self.limits.context_length, self.pool.num_blocks * self.pool.block_size)
-        if length >= limit:
-            raise ContextLengthError(
-                f"the prompt has {length:,} tokens; the context holds {limit:,}, output included",
-                hint="Shorten the prompt, or load the model with a longer context (--context).",
-            )
-        sequence.max_length = min(sequence.max_length, limit)
-        self.waiting.append(sequence)
+    def __init__(
+        self, limits: StepLimits, cache: KVCache, *, max_running: int | None, chunk: int | None
+    ) -> None:
+        """max_running: sequences that run at once. chunk: tokens of prompts in one step."""
+        self.cache = cache
+        self._max_tokens = limits.max_tokens
+        self._chunk = limits.max_tokens if chunk is None else chunk
+        # So every running sequence can have its token and its row of logits in every step.
+        self._max_running = min(limits.max_sequences, limits.max_rows, limits.max_tokens)
+        if max_running is not None:
+            self._max_running = min(self._max_running, max_running)
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.preemptions = 0
+        self._arrivals = 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        """Whether there is anything to do."""
+        return bool(self.running or self.waiting)
 
-    def schedule(self) -> list[tuple[Sequence, int]]:
-        """(sequence, number of its next tokens) of the next step; their blocks are reserved."""
-        budget = self.limits.max_tokens
-        step: list[tuple[Sequence, int]] = []
-        # One token for each sequence that decodes, oldest first.
-        for sequence in list(self.running):
-            if sequence.pending == 1 and sequence in self.running and budget:
-                if self._make_room(sequence, 1):
-                    step.append((sequence, 1))
-                    budget -= 1
-        # A victim may already have been given its token: it no longer takes part.
-        step = [(s, n) for s, n in step if s in self.running]
-        budget = self.limits.max_tokens - len(step)
-        for sequence in list(self.running):
-            if sequence.pending > 1 and budget:
-                count = min(sequence.pending, budget)
-                if sequence.reserve(self.pool, count):
-                    step.append((sequence, count))
-                    budget -= count
-        room = min(self.limits.max_sequences, self.limits.max_rows)
-        while self.waiting and budget and len(self.running) < room:
+    def add(self, sequence: Sequence) -> None:
+        sequence.order = self._arrivals
+        self._arrivals += 1
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """A sequence has finished or was cancelled: its blocks are free at once."""
+        if sequence.blocks:
+            self.running.remove(sequence)
+            self.cache.free(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def reset(self, sequences: Iterable[Sequence]) -> None:
+        """The cache's content is lost; `sequences`, which are alive, will be computed again."""
+        self.cache.reset()
+        self.waiting = deque(sorted(sequences, key=lambda s: s.order))
+        self.running = []
+        for sequence in self.waiting:
+            sequence.blocks = []
+            sequence.computed = sequence.known_blocks = 0
+
+    def schedule(self) -> StepPlan:
+        """The next step. Nothing of it counts until `commit`; blocks are given now."""
+        plan = StepPlan()
+        index = 0
+        while index < len(self.running):  # preemption takes from the end
+            sequence = self.running[index]
+            if sequence.computed == sequence.length - 1 and self._room(sequence):
+                plan.add(sequence, 1)
+            index += 1
+        plan.decode_tokens = plan.tokens
+        budget = min(self._max_tokens - plan.tokens, self._chunk)
+        if len(plan.sequences) < len(self.running):
+            for sequence in self.running:
+                remaining = sequence.length - sequence.computed
+                if remaining > 1 and budget:
+                    plan.add(sequence, min(remaining, budget))
+                    budget -= plan.counts[-1]
+        while self.waiting and budget and len(self.running) < self._max_running:
             sequence = self.waiting[0]
-            self._admit(sequence)
-            count = min(sequence.pending, budget)
-            if not sequence.reserve(self.pool, count):
-                sequence.drop(self.pool)
+            # A block for each that runs, so that who is admitted is not thrown out at once.
+            if not self.cache.admit(sequence, reserve=len(self.running)):
+                assert self.running, "a sequence that fits no empty cache was accepted"
                 break
-            self.waiting.popleft()
-            self.running.append(sequence)
-            step.append((sequence, count))
-            budget -= count
-        if not step and self.running:
-            # Prompts alone fill the cache and none can go on: the youngest makes room for the oldest.
-            self._preempt(self.running[-1])
-            return self.schedule()
-        return step
+            self.running.append(self.waiting.popleft())
+            plan.add(sequence, min(sequence.length - sequence.computed, budget))
+            budget -= plan.counts[-1]
+        return plan
 
-    def _admit(self, sequence: Sequence) -> None:
-        """Takes over the blocks that the prefix cache has."""
-        sequence.blocks, sequence.digests = self.pool.match(sequence.tokens)
-        sequence.computed = len(sequence.blocks) * self.pool.block_size
-        if not sequence.preemptions:
-            sequence.cached = sequence.computed
-
-    def _make_room(self, sequence: Sequence, count: int) -> bool:
-        """Reserves, sending younger sequences back while there is no room; False when `sequence` itself went."""
-        while not sequence.reserve(self.pool, count):
-            victim = self.running[-1]
-            self._preempt(victim)
+    def _room(self, sequence: Sequence) -> bool:
+        """Room for the last token, at the cost of later arrivals; False if it had to go itself."""
+        while not self.cache.grow(sequence):
+            victim = self.running.pop()
+            self.cache.free(victim)
+            self.waiting.appendleft(victim)
+            self.preemptions += 1
             if victim is sequence:
                 return False
         return True
 
-    def _preempt(self, victim: Sequence) -> None:
-        victim.drop(self.pool)
-        victim.preemptions += 1
-        self.preemptions += 1
-        self.running.remove(victim)
-        self.waiting.appendleft(victim)
-
-    def finish(self, sequence: Sequence) -> None:
-        """Takes a sequence out, wherever it is, and frees its blocks."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
-        sequence.drop(self.pool)
+    def commit(self, plan: StepPlan) -> None:
+        """The step has run: its tokens are in the cache."""
+        for sequence, count in zip(plan.sequences, plan.counts, strict=True):
+            sequence.computed += count
+            self.cache.learn(sequence)

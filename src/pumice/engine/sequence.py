@@ -3,71 +3,84 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pumice.engine.kv_cache import BlockPool, block_digest
-from pumice.engine.request import FinishReason, SamplingParams, TokenLogprob
+from pumice.engine.prefix_cache import chain_hash, root_hash
+from pumice.engine.request import Request, TokenLogprob
+from pumice.engine.sampling_state import SamplingState
+
+if TYPE_CHECKING:
+    from pumice.text.stream import TextStream
 
 
-@dataclass(eq=False)
 class Sequence:
-    """tokens: prompt and output. computed: how many of them are in the cache. blocks: where."""
+    """
+    tokens: int32[longest]; the first `length` are known, the first `computed` are in the cache.
+    blocks: the cache's blocks, in order. table_version: another number whenever `blocks` became
+    another list than before with something appended.
+    """
 
-    request_id: str
-    tokens: list[int]
-    prompt_length: int
-    params: SamplingParams
-    rng: np.random.Generator
-    max_length: int  # tokens at which the generation ends with "length"
-    computed: int = 0
-    cached: int = 0  # prompt tokens found in the prefix cache at admission
-    blocks: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    submitted: float = field(default_factory=time.perf_counter)
-    first_token: float = 0.0
-    last_token: float = 0.0
-    preemptions: int = 0
+    __slots__ = (
+        "arrival", "blocks", "cached_tokens", "chain", "computed", "first_token_time",
+        "known_blocks", "last", "length", "logprobs", "longest", "order", "pieces", "prompt_length",
+        "request", "request_id", "sampling", "stop_ids", "stream", "table_version", "tokens",
+    )  # fmt: skip
 
-    @property
-    def pending(self) -> int:
-        """Tokens that are not in the cache yet: 1 while decoding, more in a prompt."""
-        return len(self.tokens) - self.computed
-
-    @property
-    def output(self) -> list[int]:
-        return self.tokens[self.prompt_length :]
-
-    def reserve(self, pool: BlockPool, count: int) -> bool:
-        """Takes the blocks that `count` more tokens need; False (and nothing taken) when there are too few."""
-        need = -(-(self.computed + count) // pool.block_size) - len(self.blocks)
-        if need > pool.available:
-            return False
-        for _ in range(need):
-            self.blocks.append(pool.take())
-        return True
-
-    def advance(self, pool: BlockPool, count: int) -> None:
-        """Notes that `count` more tokens are in the cache, and publishes the blocks that this filled."""
-        self.computed += count
-        if not pool.prefix_cache:
-            return
-        size = pool.block_size
-        while (len(self.digests) + 1) * size <= self.computed:
-            index = len(self.digests)
-            parent = self.digests[-1] if self.digests else b""
-            digest = block_digest(parent, self.tokens[index * size : (index + 1) * size])
-            self.digests.append(digest)
-            pool.publish(self.blocks[index], digest)
-
-    def drop(self, pool: BlockPool) -> None:
-        """Gives all blocks back; the tokens must be computed again to go on."""
-        # The end goes first, so that the beginning, which others may share, is evicted last.
-        for block in reversed(self.blocks):
-            pool.release(block)
-        self.blocks.clear()
-        self.digests.clear()
+    def __init__(
+        self,
+        request: Request,
+        request_id: str,
+        prompt: np.ndarray,
+        *,
+        longest: int,
+        vocab_size: int,
+        stop_ids: frozenset[int] = frozenset(),
+        stream: TextStream | None = None,
+    ) -> None:
+        """prompt: int32. longest: tokens of prompt and output together, at most."""
+        self.request = request
+        self.request_id = request_id
+        self.prompt_length = self.length = len(prompt)
+        self.longest = longest
+        self.tokens = np.empty(longest, dtype=np.int32)
+        self.tokens[: self.length] = prompt
+        self.last = int(prompt[-1])
         self.computed = 0
+        self.cached_tokens: int | None = None  # of the prompt, when it was first admitted
+        self.blocks: list[int] = []
+        self.table_version = 0
+        self.chain = [root_hash(request.cache_salt)] if request.use_cache else []
+        self.known_blocks = 0  # how many of `blocks` were made known to the prefix cache
+        self.sampling = SamplingState(request.params, prompt, vocab_size)
+        self.stop_ids = stop_ids
+        self.stream = stream
+        self.pieces: list[str] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.order = -1  # of arrival; the scheduler's
+        self.arrival = time.perf_counter()
+        self.first_token_time: float | None = None
+
+    def append(self, token: int) -> None:
+        """A token was generated."""
+        self.tokens[self.length] = token
+        self.length += 1
+        self.last = token
+        if self.sampling.history is not None:
+            self.sampling.history.append(token)
+
+    def content(self, blocks: int, block_size: int) -> list[bytes]:
+        """Chained hashes: [0] before the first block, [i] after i full blocks, up to `blocks`.
+
+        Tokens never change, so hashes are made once.
+        """
+        chain = self.chain
+        while len(chain) <= blocks:
+            start = (len(chain) - 1) * block_size
+            chain.append(chain_hash(chain[-1], self.tokens[start : start + block_size]))
+        return chain
+
+    def output_ids(self) -> list[int]:
+        ids: list[int] = self.tokens[self.prompt_length : self.length].tolist()
+        return ids

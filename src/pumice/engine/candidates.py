@@ -1,0 +1,62 @@
+"""Few tokens out of a vocabulary, without sorting the vocabulary.
+
+A row of V values is looked at as 64 × G: column g is a group of the tokens g, g + G, g + 2G … The
+maximum or sum of all groups is one pass of vector instructions. The k-th largest of G group maxima
+is a lower bound of the k-th largest value, and few values are above it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+GROUP = 64
+
+
+def padded(vocab_size: int) -> int:
+    """The length of a row that consists of whole groups."""
+    return -(-vocab_size // GROUP) * GROUP
+
+
+def group_max(rows: np.ndarray) -> np.ndarray:
+    """float32[n, padded V] → float32[n, G]."""
+    maxima: np.ndarray = rows.reshape(len(rows), GROUP, -1).max(axis=1)
+    return maxima
+
+
+def group_sum(rows: np.ndarray) -> np.ndarray:
+    """float32[n, padded V] → float32[n, G]."""
+    sums: np.ndarray = rows.reshape(len(rows), GROUP, -1).sum(axis=1)
+    return sums
+
+
+def lower_bound(row: np.ndarray, maxima: np.ndarray, k: int) -> float:
+    """A value that at least k of the row's are not below, and few more.
+
+    row: float32[padded V]; maxima: float32[G], its group maxima; 1 ≤ k ≤ padded V.
+    """
+    values = maxima if k <= len(maxima) else row
+    return float(np.partition(values, len(values) - k)[len(values) - k])
+
+
+def largest(row: np.ndarray, k: int) -> np.ndarray:
+    """Positions of the k largest of float32[padded V], the largest first, ties to the lowest."""
+    bound = lower_bound(row, group_max(row[None])[0], k)
+    found = np.flatnonzero(row >= bound)
+    return found[np.argsort(-row[found], kind="stable")[:k]]
+
+
+def above(rows: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What is not below float32 bounds[n]: (ids int64[n, K], values float64[n, K]).
+
+    Sorted by value, the largest first, ties to the lowest id; K is the longest row's count, and
+    shorter rows end in values of -inf.
+    """
+    row, column = np.nonzero(rows >= bounds[:, None])
+    counts = np.bincount(row, minlength=len(rows))
+    at = np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+    ids = np.zeros((len(rows), int(counts.max())), dtype=np.int64)
+    values = np.full(ids.shape, -np.inf)
+    ids[row, at] = column
+    values[row, at] = rows[row, column]
+    order = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(values, order, axis=1)

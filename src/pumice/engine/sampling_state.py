@@ -1,0 +1,80 @@
+"""What choosing a request's next token needs besides the logits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pumice.engine.sampling_params import SamplingParams
+
+
+class History:
+    """Which tokens were there, and how often in the output; costs are those of the text."""
+
+    def __init__(self, prompt: np.ndarray) -> None:
+        unique = np.unique(prompt)
+        self._count = len(unique)
+        self._ids = np.empty(max(64, 2 * self._count), dtype=np.int64)
+        self._ids[: self._count] = unique
+        self._in_output = np.zeros(len(self._ids), dtype=np.float32)
+        self._index = {int(token): i for i, token in enumerate(unique)}
+
+    @property
+    def ids(self) -> np.ndarray:
+        """int64[n]: distinct tokens of prompt and output."""
+        return self._ids[: self._count]
+
+    @property
+    def in_output(self) -> np.ndarray:
+        """float32[n]: how often each is in the output."""
+        return self._in_output[: self._count]
+
+    def append(self, token: int) -> None:
+        index = self._index.get(token)
+        if index is None:
+            index = self._count
+            if index == len(self._ids):
+                self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+                self._in_output = np.concatenate([self._in_output, np.zeros_like(self._in_output)])
+            self._index[token] = index
+            self._ids[index] = token
+            self._count += 1
+        self._in_output[index] += 1
+
+
+class SamplingState:
+    """
+    plain: the token is the largest logit's and nothing else is asked for.
+    history: None when no penalty is on.
+    """
+
+    def __init__(self, params: SamplingParams, prompt: np.ndarray, vocab_size: int) -> None:
+        self.params = params
+        self.history = History(prompt) if params.penalized else None
+        self.adjusted = self.history is not None or bool(params.logit_bias)
+        self.plain = params.greedy and not self.adjusted and not params.logprobs
+        self.bias_ids = np.fromiter(params.logit_bias, dtype=np.int64)
+        self.bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
+        # 0 is off in both; a top_k of the whole vocabulary is off too.
+        self.top_k = params.top_k if params.top_k < vocab_size else 0
+        self._generator: np.random.Generator | None = None
+
+    def uniform(self) -> float:
+        """The request's next random number in [0, 1)."""
+        if self._generator is None:
+            self._generator = np.random.Generator(np.random.PCG64(self.params.seed))
+        return self._generator.random()
+
+    def adjust(self, logits: np.ndarray) -> None:
+        """Applies penalties and bias to float32[V] in place."""
+        history, params = self.history, self.params
+        if history is not None:
+            ids, counts = history.ids, history.in_output
+            values = logits[ids]
+            penalty = np.float32(params.repetition_penalty)
+            if penalty != 1:
+                values = np.where(values > 0, values / penalty, values * penalty)
+            values -= np.float32(params.frequency_penalty) * counts
+            values -= np.float32(params.presence_penalty) * (counts > 0)
+            logits[ids] = values
+        if len(self.bias_ids):
+            logits[self.bias_ids] += self.bias

@@ -1,0 +1,121 @@
+"""Checks a request against the model and the cache, and makes the sequence that will run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from pumice.engine.request import Prompt, Request
+from pumice.engine.sampling_params import SamplingParams
+from pumice.engine.sequence import Sequence
+from pumice.errors import ContextLengthError, UsageError
+from pumice.runtime.step import StepLimits
+
+if TYPE_CHECKING:
+    from pumice.text.tokenizer import Tokenizer
+
+
+def as_prompts(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list. A list of integers is one prompt."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if len(prompts) and np.ndim(cast(Any, prompts[0])) == 0 and not isinstance(prompts[0], str):
+        return [cast("SequenceOf[int]", prompts)]
+    return list(cast("SequenceOf[Prompt]", prompts))
+
+
+def make_sequence(
+    request: Request, request_id: str, limits: StepLimits, tokenizer: Tokenizer | None
+) -> Sequence:
+    """UsageError for a bad prompt or parameter, ContextLengthError for one that can never fit."""
+    prompt = _token_ids(request.prompt, limits.vocab_size, tokenizer)
+    params = request.params
+    _check_ids(params, limits.vocab_size)
+    stop_ids = set(params.stop_token_ids)
+    stream = None
+    if tokenizer is not None:
+        from pumice.text.stream import TextStream
+
+        if not params.ignore_eos:
+            stop_ids |= tokenizer.eos_ids
+        stream = TextStream(
+            tokenizer,
+            stop=params.stop,
+            skip_special=params.skip_special,
+            strip_leading_space=False if request.continues_text else None,
+        )
+    elif params.stop:
+        raise UsageError(
+            f"stop is {list(params.stop)!r}; an engine without a tokenizer has no text"
+        )
+    return Sequence(
+        request,
+        request_id,
+        prompt,
+        longest=_longest(len(prompt), params.max_tokens, limits),
+        vocab_size=limits.vocab_size,
+        stop_ids=frozenset(stop_ids),
+        stream=stream,
+    )
+
+
+def _token_ids(prompt: Prompt, vocab_size: int, tokenizer: Tokenizer | None) -> np.ndarray:
+    """The prompt as int32."""
+    ids: Any = prompt
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise UsageError("the prompt is text; an engine without a tokenizer takes token ids")
+        encoded = tokenizer.encode(prompt, add_special=False, parse_special=False)
+        ids = tokenizer.with_prefix(encoded)
+        if not ids and tokenizer.bos_id is not None:
+            ids = [tokenizer.bos_id]  # nothing to go on from: begin a text
+    try:
+        array = np.asarray(ids)
+    except (TypeError, ValueError):
+        raise UsageError(f"the prompt is a {type(prompt).__name__}; allowed: {_PROMPTS}") from None
+    if array.size == 0:
+        raise UsageError("the prompt is empty; it must have at least one token")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UsageError(
+            f"the prompt is a {type(prompt).__name__} of {array.dtype} in {array.ndim} dimensions; "
+            f"allowed: {_PROMPTS}"
+        )
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= vocab_size:
+        bad = low if low < 0 else high
+        raise UsageError(f"the prompt holds token id {bad}; allowed: 0 to {vocab_size - 1}")
+    return array.astype(np.int32)
+
+
+_PROMPTS = "text, or a list of token ids"
+
+
+def _check_ids(params: SamplingParams, vocab_size: int) -> None:
+    for name, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+        for token in ids:
+            if token >= vocab_size:
+                raise UsageError(f"{name} names token id {token}; allowed: 0 to {vocab_size - 1}")
+
+
+def _longest(prompt: int, max_tokens: int | None, limits: StepLimits) -> int:
+    """Tokens of prompt and output together, at most."""
+    cache = limits.num_blocks * limits.block_size
+    room = min(limits.context_length, cache)
+    what = "the context" if room == limits.context_length else "the whole cache"
+    need = prompt + (1 if max_tokens is None else max_tokens)
+    if need > room:
+        if max_tokens is None:
+            message = (
+                f"the prompt has {prompt:,} tokens; {what} holds {room:,}, one of them generated"
+            )
+        else:
+            message = (
+                f"the prompt's {prompt:,} tokens and up to {max_tokens:,} generated ones are "
+                f"{need:,}; {what} holds {room:,}"
+            )
+        raise ContextLengthError(
+            message, hint="Shorten the prompt, generate less, or load the model with more context."
+        )
+    return room if max_tokens is None else need
