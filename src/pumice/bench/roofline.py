@@ -27,7 +27,7 @@ from pumice.runtime.memory import available_bytes
 from pumice.targets import Target
 
 _MIN_BUFFER = 256 << 20  # bytes
-_SECONDS = 0.4  # spent on each of the three figures
+_SECONDS = 0.6  # spent on each of the three figures
 _STEPS = 2000  # rounds of a register kernel in one task
 
 

@@ -42,6 +42,8 @@ def _print_catalogue(json_output: bool) -> None:
 
     for entry in CATALOGUE:
         if json_output:
-            print_json({"name": entry.name, "description": entry.description})
+            print_json(
+                {"name": entry.name, "parameters": entry.parameters, "licence": entry.licence}
+            )
         else:
-            print(f"{entry.name:<24} {entry.description}")
+            print(f"{entry.name:<20} {entry.parameters:>6}  {entry.licence}")
