@@ -104,11 +104,12 @@ class ReferenceModel:
         x = self.hidden(tokens[:-1], Cache())
         total = 0.0
         for i in range(0, len(x), CHUNK):
-            rows = self._head(x[i : i + CHUNK]).astype(np.float64)
-            top = rows.max(axis=1)
-            normalizer = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+            rows = self._head(x[i : i + CHUNK])
+            rows -= rows.max(axis=1, keepdims=True)
             wanted = np.asarray(tokens[i + 1 : i + 1 + len(rows)])
-            total += float((normalizer - rows[np.arange(len(rows)), wanted]).sum())
+            chosen = rows[np.arange(len(rows)), wanted].astype(np.float64)
+            np.exp(rows, out=rows)
+            total += float((np.log(rows.sum(axis=1, dtype=np.float64)) - chosen).sum())
         return math.exp(total / len(x))
 
     def _head(self, x: np.ndarray) -> np.ndarray:
@@ -180,12 +181,14 @@ class ReferenceModel:
         window = s.windows[layer] if s.windows else None
         if window is not None:
             seen &= key > position - window
+        mask = np.where(seen, 0, -np.inf).astype(self.dtype)
         out = np.empty_like(q)
         for head in range(s.heads):
-            scores = (q[:, head] @ k[:, head // group].T) * self.dtype(s.head_dim**-0.5)
-            scores = np.where(seen, scores, -np.inf)
-            p = np.exp(scores - scores.max(axis=1, keepdims=True))
-            out[:, head] = (p / p.sum(axis=1, keepdims=True)) @ v[:, head // group]
+            scores = (q[:, head] * self.dtype(s.head_dim**-0.5)) @ k[:, head // group].T
+            scores += mask
+            scores -= scores.max(axis=1, keepdims=True)
+            np.exp(scores, out=scores)
+            out[:, head] = scores @ v[:, head // group] / scores.sum(axis=1, keepdims=True)
         return out.reshape(len(q), -1)
 
 

@@ -123,6 +123,11 @@ def test_unsupported_settings_are_named(model_type: str, change: dict[str, Any],
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+    ({"num_hidden_layers": 2**62}, f"num_hidden_layers is {2**62}"),
+    ({"vocab_size": float("inf")}, "vocab_size is inf"),
+    ({"vocab_size": float("nan")}, "vocab_size is nan"),
+    ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+    ({"rope_theta": float("inf")}, "rope_theta is inf"),
     ({"num_key_value_heads": 2}, "3 query heads cannot share 2"),
     ({"hidden_size": "96"}, "hidden_size is '96'"),
     ({"vocab_size": None}, "vocab_size is missing"),
@@ -217,6 +222,7 @@ def test_gguf_metadata() -> None:
         ({"rope__scaling__attn_factor": 1.2}, "attention factor of 1.2"),
         ({"logit_scale": 0.125}, "logit_scale = 0.125"),
         ({"attention__causal": False}, "causal is False"),
+        ({"attention__key_length": 48}, "dimension_count is 32; supported: 48"),
     ],
 )
 def test_unsupported_metadata_is_named(changes: dict[str, Any], said: str) -> None:

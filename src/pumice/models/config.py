@@ -48,6 +48,8 @@ class ModelConfig:
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ModelFileError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.head_dim % 2:
+            raise UnsupportedError(f"head_dim is {self.head_dim}; it must be even")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ModelFileError(
                 f"{self.num_attention_heads} query heads cannot share {self.num_key_value_heads} "

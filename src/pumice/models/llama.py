@@ -43,7 +43,7 @@ def config_from_hf(data: Mapping[str, Any]) -> ModelConfig:
 
 def config_from_gguf(metadata: Mapping[str, Any], names: Collection[str]) -> ModelConfig:
     s = read_gguf.open_metadata(metadata, "llama")
-    layers = s.integer("block_count")
+    layers = s.layers("block_count")
     window = s.integer("attention.sliding_window", 0) or None
     return read_gguf.read_decoder(
         s,

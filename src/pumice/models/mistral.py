@@ -33,7 +33,7 @@ TINY = ModelConfig(
 def config_from_hf(data: Mapping[str, Any]) -> ModelConfig:
     """An absent sliding_window is Transformers' default of 4096; null is none."""
     s = read_hf.open_settings(data)
-    layers = s.integer("num_hidden_layers")
+    layers = s.layers("num_hidden_layers")
     window = s.take("sliding_window", 4096 if "sliding_window" not in data else None)
     if window is not None and "sliding_window" in data:
         window = s.integer("sliding_window")
@@ -47,7 +47,8 @@ def config_from_hf(data: Mapping[str, Any]) -> ModelConfig:
     return read_hf.read_decoder(
         s,
         "mistral",
-        num_key_value_heads=s.integer("num_key_value_heads", 8),
+        # Transformers: absent is 8, null is as many as query heads.
+        num_key_value_heads=None if "num_key_value_heads" in data else 8,
         default_context=131072,
         windows=(window,) * layers,
     )

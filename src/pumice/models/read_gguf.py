@@ -61,7 +61,7 @@ def read_decoder(s: Settings, names: Collection[str], model_type: str, **given: 
         vocabulary = s.integer("vocab_size")
     fields: dict[str, Any] = {
         "intermediate_size": _uniform(s, "feed_forward_length"),
-        "num_hidden_layers": s.integer("block_count"),
+        "num_hidden_layers": s.layers("block_count"),
         "rms_norm_eps": s.number("attention.layer_norm_rms_epsilon"),
     }
     s.finish(_HARMLESS)

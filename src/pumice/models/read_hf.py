@@ -71,7 +71,7 @@ def read_decoder(s: Settings, model_type: str, **given: Any) -> ModelConfig:
     fields: dict[str, Any] = {
         "vocab_size": s.integer("vocab_size"),
         "intermediate_size": s.integer("intermediate_size"),
-        "num_hidden_layers": s.integer("num_hidden_layers"),
+        "num_hidden_layers": s.layers("num_hidden_layers"),
         "rms_norm_eps": s.number("rms_norm_eps", 1e-6),
         "tie_word_embeddings": s.flag("tie_word_embeddings"),
     }
@@ -153,7 +153,7 @@ def _yarn(r: Settings, theta: float, dim: int, original: int, context: int) -> R
 
 def read_windows(s: Settings) -> tuple[int | None, ...]:
     """Qwen's windows: `use_sliding_window` with `layer_types` or `max_window_layers`."""
-    layers = s.integer("num_hidden_layers")
+    layers = s.layers("num_hidden_layers")
     used, window = s.flag("use_sliding_window"), s.take("sliding_window")
     first = s.integer("max_window_layers", 28)
     kinds = s.take("layer_types")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from pumice.errors import ModelFileError, UnsupportedError
+
+_LARGEST = 2**31 - 1
+_MOST_LAYERS = 4096
 
 
 class Settings:
@@ -27,15 +31,26 @@ class Settings:
     def integer(self, name: str, default: int | None = None) -> int:
         """A whole number; ModelFileError when it is absent without a default, or something else."""
         value = self._required(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value % 1:
             raise self._wrong(name, value, "a whole number")
+        if abs(value) > _LARGEST:
+            raise self._wrong(name, value, f"at most {_LARGEST}")
         return int(value)
+
+    def layers(self, name: str) -> int:
+        """The number of layers, bounded before anything is made for each."""
+        value = self.integer(name)
+        if not 1 <= value <= _MOST_LAYERS:
+            raise self._wrong(name, value, f"1 to {_MOST_LAYERS}")
+        return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """A number."""
         value = self._required(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, value, "a number")
+        if not math.isfinite(value):
+            raise self._wrong(name, value, "finite")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
