@@ -6,7 +6,6 @@ weights, for benchmarks without a download).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,15 +14,17 @@ import numpy as np
 
 from pumice.compiler.weights import Loaded
 from pumice.dtypes import numpy_dtype
-from pumice.errors import UnsupportedError, UsageError, WeightMismatchError
-from pumice.models import get_gguf_model, get_model, get_shape
+from pumice.errors import UsageError
+from pumice.models import get_shape
 from pumice.models.config import ModelConfig
-from pumice.models.record import ROPE_FACTORS, ModelRecord, SourceRule, unpermute
+from pumice.models.record import ModelRecord
 from pumice.quantization import AffineWeight, QuantFormat, get_format
 from pumice.quantization.pack import dequantize
-from pumice.weights.source import WeightSource, open_source
+from pumice.weights.bind import bind, identify
+from pumice.weights.source import open_source
 
 DEFAULT_QUANTIZATION = "q4f16_1"  # of float checkpoints
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 _VECTOR = get_format("f32")
 
 
@@ -91,7 +92,7 @@ class FileModel(ModelSource):
     """A GGUF file or a directory of safetensors."""
 
     def __init__(self, path: Path, quantization: str | None) -> None:
-        self._source: WeightSource = open_source(path)
+        self._source = open_source(path)
         try:
             self._open(path, quantization)
         except BaseException:
@@ -100,46 +101,24 @@ class FileModel(ModelSource):
 
     def _open(self, path: Path, quantization: str | None) -> None:
         source = self._source
-        names = source.names()
+        self.record, self.config = identify(source)
+        self._bound = bind(self.record, self.config, source)
+        self.shapes = self._bound.shapes
         self.path = str(path)
         gguf = source.kind == "gguf"
-        if gguf:
-            architecture = source.config.get("general.architecture")
-            if not isinstance(architecture, str):
-                raise UnsupportedError(f"{path} does not say its architecture (general.architecture)")
-            self.record = get_gguf_model(architecture)
-            self.config = self.record.config_from_gguf(source.config, names)
-        else:
-            model_type = source.config.get("model_type")
-            if not isinstance(model_type, str):
-                raise UnsupportedError(f"{path}/config.json does not say its model_type")
-            self.record = get_model(model_type)
-            self.config = self.record.config_from_hf(source.config)
         self.name = str(source.config.get("general.name") or path.stem if gguf else path.name)
-        kind = "gguf" if gguf else "hf"
-        self._rules = self.record.weight_map(self.config, kind)
-        self.shapes = self.record.parameters(self.config)
-        check_weights(source, self._rules, self.shapes, self.record.known_extra(kind))
-        factors = None
-        if gguf and ROPE_FACTORS in names:
-            factors = np.asarray(source.affine_or_dense(ROPE_FACTORS)[1])
-        self._constants = self.record.constants(self.config, factors)
-        stored = {p: source.format(rule.name) for p, rule in self._rules.items()}
         wanted = get_format(quantization) if quantization is not None else None
+        stored = self._bound.formats
         if wanted is None and not gguf and not any(f.affine for f in stored.values()):
             wanted = get_format(DEFAULT_QUANTIZATION)
         self.formats = {p: _format(f, self.shapes[p], wanted) for p, f in stored.items()}
-        self.formats.update(dict.fromkeys(self._constants, _VECTOR))
         self.quantization = _summary(self.formats, self.shapes)
 
     def load(self, parameter: str) -> Loaded:
         fmt = self.formats[parameter]
-        if parameter in self._constants:
-            return fmt, self._constants[parameter]
-        rule = self._rules[parameter]
-        stored, value = self._source.affine_or_dense(rule.name)
-        result = _convert(_unpermuted(value, rule), stored, fmt)
-        self._source.release(rule.name)
+        stored, value = self._bound.load(parameter)
+        result = _convert(value, stored, fmt)
+        self._bound.release(parameter)
         return fmt, result
 
     def save_text(self, directory: Path) -> None:
@@ -147,54 +126,14 @@ class FileModel(ModelSource):
 
         if self._source.kind == "gguf":
             tokenizer = Tokenizer.from_gguf_metadata(self._source.config)
-        else:
+        elif any((Path(self.path) / name).exists() for name in TOKENIZER_FILES):
             tokenizer = Tokenizer.from_directory(Path(self.path))
+        else:
+            return  # weights alone: token ids in, token ids out
         tokenizer.save(directory)
 
     def close(self) -> None:
         self._source.close()
-
-
-def check_weights(
-    source: WeightSource,
-    rules: Mapping[str, SourceRule],
-    shapes: Mapping[str, tuple[int, ...]],
-    extras: tuple[str, ...],
-) -> None:
-    """WeightMismatchError that lists every tensor that is missing, misshapen, or not the architecture's."""
-    names = set(source.names())
-    wanted = {rule.name: shapes[parameter] for parameter, rule in rules.items()}
-    missing = [name for name in wanted if name not in names]
-    wrong = [
-        f"{name} is {list(source.shape(name))} instead of {list(shape)}"
-        for name, shape in wanted.items()
-        if name in names and tuple(source.shape(name)) != tuple(shape)
-    ]
-    extra = [
-        name
-        for name in sorted(names - set(wanted))
-        if not any(re.fullmatch(pattern, name) for pattern in extras)
-    ]
-    problems = [
-        f"{title}: {', '.join(items[:8])}{f' and {len(items) - 8} more' if len(items) > 8 else ''}"
-        for title, items in (("missing", missing), ("wrong shape", wrong), ("not expected", extra))
-        if items
-    ]
-    if problems:
-        raise WeightMismatchError(
-            f"{source.path} does not fit its architecture. " + "; ".join(problems),
-            hint="The file may be incomplete, or made for another version of the architecture.",
-        )
-
-
-def _unpermuted(value: AffineWeight | np.ndarray, rule: SourceRule) -> AffineWeight | np.ndarray:
-    if not rule.unpermute_heads:
-        return value
-    heads = rule.unpermute_heads
-    if isinstance(value, AffineWeight):
-        mins = None if value.mins is None else unpermute(value.mins, heads)
-        return AffineWeight(unpermute(value.codes, heads), unpermute(value.scales, heads), mins)
-    return unpermute(value, heads)
 
 
 def _convert(
