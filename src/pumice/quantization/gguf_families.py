@@ -8,6 +8,7 @@ sub-block scale) need more bits and are float32, which holds them exactly.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +20,7 @@ Unpack = Callable[[np.ndarray], AffineWeight]
 
 def _blocks(raw: np.ndarray, nbytes: int) -> np.ndarray:
     """uint8[N, blocks, bytes of a block]."""
-    return raw.reshape(raw.shape[0], -1, nbytes)
+    return raw.reshape(raw.shape[0], raw.shape[1] // nbytes, nbytes)
 
 
 def _f16(blocks: np.ndarray, start: int) -> np.ndarray:
@@ -28,7 +29,7 @@ def _f16(blocks: np.ndarray, start: int) -> np.ndarray:
 
 
 def _flat(codes: np.ndarray) -> np.ndarray:
-    return codes.reshape(codes.shape[0], -1)
+    return codes.reshape(codes.shape[0], math.prod(codes.shape[1:]))
 
 
 def _nibbles(qs: np.ndarray) -> np.ndarray:

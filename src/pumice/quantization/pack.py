@@ -93,16 +93,17 @@ def unpack_affine(
     packed: dict[str, np.ndarray], fmt: QuantFormat, layout: PackedLayout, n: int
 ) -> AffineWeight:
     """The inverse of `pack_affine`, for tests and inspection."""
-    codes, rows = packed["codes"], layout.rows
+    codes, padded = packed["codes"], packed["codes"].shape[0] * layout.rows
+    k = packed["scales"].shape[1] * fmt.group
     if fmt.code_bits == 8:
-        flat = codes.transpose(0, 2, 1, 3).reshape(codes.shape[0] * rows, -1)
+        flat = codes.transpose(0, 2, 1, 3).reshape(padded, k)
     else:
         halves = np.stack([codes & 15, codes >> 4])  # [2, N/R, K/G, G/8, R, 4]
-        flat = halves.transpose(1, 4, 2, 0, 3, 5).reshape(codes.shape[0] * rows, -1)
+        flat = halves.transpose(1, 4, 2, 0, 3, 5).reshape(padded, k)
 
     def rows_of(array: np.ndarray) -> np.ndarray:
-        flat: np.ndarray = array.transpose(0, 2, 1).reshape(codes.shape[0] * rows, -1)[:n]
-        return flat
+        rows: np.ndarray = array.transpose(0, 2, 1).reshape(padded, k // fmt.group)[:n]
+        return rows
 
     mins = rows_of(packed["mins"]) if "mins" in packed else None
     return AffineWeight(np.ascontiguousarray(flat[:n]), rows_of(packed["scales"]), mins)

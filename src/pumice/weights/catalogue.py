@@ -32,6 +32,12 @@ class Entry:
     parameters: str
     licence: str
 
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        origin = self.origin if isinstance(self.origin, str) else f"PyPI {self.origin.requirement}"
+        return f"{self.parameters} parameters, {self.licence}, {origin}"
+
 
 DEFAULT = "smollm2-135m"
 

@@ -51,8 +51,8 @@ def fetch(
     """The model's directory or GGUF file, downloaded when it is not in the cache.
 
     A model that is there is used without asking the hub, unless `refresh`. UsageError for a
-    repository, revision or file that does not exist, UnsupportedError for one without weights that can be read,
-    StorageError when the hub cannot be reached, refuses, or the disk is full.
+    repository, revision or file that does not exist, UnsupportedError for one without readable
+    weights, StorageError when the hub cannot be reached, refuses, or the disk is full.
     """
     root = cache_dir / "huggingface"
     record = root / "pumice" / (re.sub(r"[^\w.-]", "--", f"{spec.repo}@{spec.revision}") + ".json")
