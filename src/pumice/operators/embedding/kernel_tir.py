@@ -51,9 +51,7 @@ class Embedding(CpuKernel):
         return k.source()
 
 
-def _affine(
-    k: Any, fmt: QuantFormat, rows: int, width: int, t: Any, block: Any, lane: Any
-) -> None:
+def _affine(k: Any, fmt: QuantFormat, rows: int, width: int, t: Any, block: Any, lane: Any) -> None:
     groups = width // fmt.group
     half = fmt.group // 2
     with T.serial(0, groups) as g:

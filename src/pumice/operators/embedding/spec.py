@@ -1,4 +1,6 @@
-"""embedding: out[t] = W[tokens[t]], from a table in any weight format (often the one that the logits' linear reads too)."""
+"""embedding: out[t] = W[tokens[t]], from a table in any weight format (often the one that the
+logits' linear reads too).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def reference(
 
 
 def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-    """Vocabularies that are no multiple of a row block; repeated, first and last tokens; no tokens."""
+    """Vocabularies that are no multiple of a row block; repeated, first and last tokens; no
+    tokens.
+    """
     out = []
     for vocabulary, width in ((13, 32), (123, 96), (320, 576)):
         for tokens in (0, 1, 5, 67):

@@ -1,8 +1,10 @@
-"""Dot products of unsigned codes with signed int8 activations, four to a 32-bit lane, on each instruction set.
+"""Dot products of unsigned codes with signed int8 activations, four to a 32-bit lane, on each
+instruction set.
 
-A `DotUnit` multiplies one vector of codes (a lane a row, four k each) with one activation word that is the same for all rows, and adds
-to an accumulator. The accumulator's form differs: VNNI and Arm add into int32 at once; AVX2 adds pairs in int16 first, as many
-as cannot overflow, and widens then.
+A `DotUnit` multiplies one vector of codes (a lane a row, four k each) with one activation word
+that is the same for all rows, and adds to an accumulator. The accumulator's form differs: VNNI
+and Arm add into int32 at once; AVX2 adds pairs in int16 first, as many as cannot overflow, and
+widens then.
 """
 
 from __future__ import annotations
@@ -45,6 +47,10 @@ class DotUnit:
         """partial + codes·x in the unit's partial form. x: uint32 lanes, the same word in each."""
         raise NotImplementedError(self.name)
 
+    def form(self) -> tuple[int, str]:
+        """Lanes and element type of a partial sum."""
+        return self.lanes, "int32"
+
     def widen(self, partial: Any, factor: int) -> Any:
         """factor · partial sum as int32 lanes. factor is 1, or 128 for a code's high plane."""
         if factor == 1:
@@ -63,10 +69,11 @@ class Avx2(DotUnit):
 
     def product(self, codes: Any, x: Any, partial: Any | None) -> Any:
         n = self.lanes
-        pairs = _call(
-            f"int16x{2 * n}", "llvm.x86.avx2.pmadd.ub.sw", _bytes(codes, n), _bytes(x, n)
-        )
+        pairs = _call(f"int16x{2 * n}", "llvm.x86.avx2.pmadd.ub.sw", _bytes(codes, n), _bytes(x, n))
         return let(pairs if partial is None else partial + pairs)
+
+    def form(self) -> tuple[int, str]:
+        return 2 * self.lanes, "int16"
 
     def widen(self, partial: Any, factor: int) -> Any:
         n = self.lanes
@@ -152,7 +159,9 @@ class NeonDot(DotUnit):
 
 
 class Generic(DotUnit):
-    """Plain integer arithmetic: right everywhere, slow; the reference for the other units' templates."""
+    """Plain integer arithmetic: right everywhere, slow; the reference for the other units'
+    templates.
+    """
 
     name = "generic"
 

@@ -4,31 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm.tirx.script.builder import ir as T
+
 from pumice.operators.tir.builder import when
-from pumice.operators.tir.vector import let, load, pick, store
+from pumice.operators.tir.vector import let, load, store
 
 
-def store_rows(
-    k: Any, value: Any, token: Any, block: Any, rows: int, bias: bool, residual: bool
-) -> None:
-    """out[token, block·rows : +rows] = value (+ bias) (+ residual), for rows below N only."""
-    n = k["N"]
-    first = let(block * rows)
-    where = let(token * n + first)
-    named = let(value)
-    with when(first + rows <= n):
-        total = named
-        if bias:
-            total = total + load(k["bias"], first, rows)
-        if residual:
-            total = total + load(k["residual"], where, rows)
-        store(k["out"], where, total, rows)
-    with when(first + rows > n):
-        for lane in range(rows - 1):  # the last lane is never below N here
-            with when(first + lane < n):
-                total = pick(named, [lane])
-                if bias:
-                    total = total + k["bias"][first + lane]
-                if residual:
-                    total = total + k["residual"][where + lane]
-                store(k["out"], where + lane, total, 1)
+class Epilogue:
+    """Writes a tile [tokens, row blocks, rows] of sums to out[T, N], with bias and residual.
+
+    The tile passes through memory, so that one copy of this code serves every token and row block:
+    it runs once a tile, and unrolled it would be most of a kernel's code.
+    """
+
+    def __init__(self, k: Any, rows: int, *, bias: bool, residual: bool) -> None:
+        self.k, self.rows = k, rows
+        self.bias, self.residual = bias, residual
+
+    def store(self, values: list[Any], token: Any, block: Any, tokens: int, blocks: int) -> None:
+        """values: token-major vectors of `rows` sums; only rows below N are written."""
+        r = self.rows
+        tile = T.alloc_buffer((tokens * blocks * r,), "float32")
+        for index, value in enumerate(values):
+            store(tile, index * r, value, r)
+        with T.serial(0, tokens) as m:
+            with T.serial(0, blocks) as b:
+                self._row_block(tile, let((m * blocks + b) * r), let(token + m), let(block + b))
+
+    def _row_block(self, tile: Any, source: Any, token: Any, block: Any) -> None:
+        r, n = self.rows, self.k["N"]
+        first = let(block * r)
+        where = let(token * n + first)
+        with when(first + r <= n):
+            self._put(tile, source, first, where, r)
+        with when(first + r > n):
+            with T.serial(0, n - first) as lane:
+                self._put(tile, source + lane, first + lane, where + lane, 1)
+
+    def _put(self, tile: Any, source: Any, row: Any, where: Any, lanes: int) -> None:
+        total = load(tile, source, lanes)
+        if self.bias:
+            total = total + load(self.k["bias"], row, lanes)
+        if self.residual:
+            total = total + load(self.k["residual"], where, lanes)
+        store(self.k["out"], where, total, lanes)

@@ -1,8 +1,10 @@
-"""linear with float32 activations in TensorIR: dense weights, or codes dequantized in registers, and fused multiply-adds.
+"""linear with float32 activations in TensorIR: dense weights, or codes dequantized in registers,
+and fused multiply-adds.
 
-This is the path of f16, bf16 and f32 weights, and of quantized weights when a caller asks for exact activations. One token is bound by
-the weights' bytes; many are bound by multiply-adds (a vector of rows times one activation each), so a register tile holds several
-tokens and a block of rows is dequantized once for all tokens.
+This is the path of f16, bf16 and f32 weights, and of quantized weights when a caller asks for
+exact activations. One token is bound by the weights' bytes; many are bound by multiply-adds (a
+vector of rows times one activation each), so a register tile holds several tokens and a block of
+rows is dequantized once for all tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.base import KernelSource, OperatorCall
-from pumice.operators.linear.epilogue import store_rows
+from pumice.operators.linear.epilogue import Epilogue
 from pumice.operators.tir.base import CpuKernel
 from pumice.operators.tir.builder import SIZE, kernel, tasks, when
 from pumice.operators.tir.vector import cast, let, load, reinterpret, splat, splat_int, store
@@ -46,7 +48,8 @@ class LinearFloat(CpuKernel):
             if fmt.has_min:
                 parameters["w.mins"] = fmt.scale_dtype
         else:
-            # TensorIR has no arithmetic on bfloat16 vectors everywhere: its bits are a float32's upper half.
+            # TensorIR has no arithmetic on bfloat16 vectors everywhere: its bits are a float32's
+            # upper half.
             parameters["w.data"] = "uint16" if fmt.name == "bf16" else str(fmt.dense_dtype)
         if bias:
             parameters["bias"] = "float32"
@@ -149,10 +152,15 @@ class _Body:
 
         if fmt.code_bits == 8:
             words = fmt.group // 4
-            loaded = [let(load(codes, ((block * self.steps + step) * words + j) * r, r)) for j in range(words)]
+            loaded = [
+                let(load(codes, ((block * self.steps + step) * words + j) * r, r))
+                for j in range(words)
+            ]
             return [byte(w, 8 * b, 255) for w in loaded for b in range(4)]
         words = fmt.group // 8
-        loaded = [let(load(codes, ((block * self.steps + step) * words + j) * r, r)) for j in range(words)]
+        loaded = [
+            let(load(codes, ((block * self.steps + step) * words + j) * r, r)) for j in range(words)
+        ]
         return [byte(w, 8 * b + shift, 15) for shift in (0, 4) for w in loaded for b in range(4)]
 
     def _tile(self, block: Any, token: Any, count: int, width: int, scratch: Any | None) -> None:
@@ -179,7 +187,5 @@ class _Body:
                         value = T.broadcast(x[(start + m) * inputs + step * self.chunk + j], r)
                         one = acc[m * width + b]
                         store(one, 0, T.fma(w, value, load(one, 0, r)), r)
-        for m in range(count):
-            for b in range(width):
-                value = load(acc[m * width + b], 0, r)
-                store_rows(self.k, value, start + m, first + b, r, self.bias, self.residual)
+        epilogue = Epilogue(self.k, r, bias=self.bias, residual=self.residual)
+        epilogue.store([load(one, 0, r) for one in acc], start, first, count, width)

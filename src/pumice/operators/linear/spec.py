@@ -1,7 +1,7 @@
 """linear: out = x·Wᵀ (+ bias) (+ residual).
 
-With int8 activations the reference takes the quantized activation's own value (codes · scales): a kernel is judged on its arithmetic, not
-on the rounding of its input.
+With int8 activations the reference takes the quantized activation's own value (codes · scales): a
+kernel is judged on its arithmetic, not on the rounding of its input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pumice.operators.base import OperatorSpec
 def reference(
     attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    """inputs: x float[T, K] (dequantized), weight float[N, K] (dequantized), bias [N]?, residual [T, N]?"""
+    """inputs: x float[T, K] (dequantized), weight float[N, K] (dequantized), bias [N]?, residual
+    [T, N]?
+    """
     out = inputs["x"].astype(np.float64) @ inputs["weight"].astype(np.float64).T
     if "bias" in inputs:
         out = out + inputs["bias"]
@@ -27,7 +29,9 @@ def reference(
 
 
 def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-    """No token, one, primes, a last partial tile; outputs that fill no row block; one to many groups."""
+    """No token, one, primes, a last partial tile; outputs that fill no row block; one to many
+    groups.
+    """
     out = []
     for n, k in ((1, 32), (7, 96), (123, 64), (24, 576), (97, 160)):
         for tokens in (0, 1, 2, 3, 5, 16, 17, 67):

@@ -1,0 +1,62 @@
+"""Few tokens: weights are read from memory once, and their codes are unpacked in registers.
+
+The floor is memory bandwidth: each row block is one stream, and nothing is kept of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.tirx.script.builder import ir as T
+
+from pumice.operators.linear.int8_problem import WORDS, Problem
+from pumice.operators.tir.builder import tasks, when
+from pumice.operators.tir.vector import let, load, splat, store
+
+
+def direct(p: Problem, count: int, width: int) -> None:
+    """Row blocks in parallel, `width` a task; tiles of `count` tokens one after the other."""
+    pairs = let(p.blocks // width)
+    tiles = let((p.k["T"] + (count - 1)) // count)
+    with tasks(pairs, parallel=True) as pair:
+        with T.serial(0, tiles) as tile:
+            _tile(p, pair * width, tile * count, count, width)
+    if width > 1:
+        with when(pairs * width < p.blocks):
+            with T.serial(0, tiles) as tile:
+                _tile(p, pairs * width, tile * count, count, 1)
+
+
+def _tile(p: Problem, block: Any, token: Any, count: int, width: int) -> None:
+    r = p.rows
+    first, start = let(block), let(token)
+    acc = [T.alloc_buffer((r,), "float32") for _ in range(count * width)]
+    for one in acc:
+        store(one, 0, splat(0.0, r), r)
+    with T.serial(0, p.groups) as g:
+        codes = [[p.unit.prepare(c) for c in p.unpack(let(first + b), g)] for b in range(width)]
+        for sub in range(p.subs):
+            for b in range(width):
+                weight = p.scale(first + b, g, sub)
+                for m in range(count):
+                    one = acc[m * width + b]
+                    total = _dot(p, codes[b], start + m, g, sub)
+                    activation = p.activation(start + m, g, sub)
+                    store(one, 0, p.add(load(one, 0, r), total, weight, activation), r)
+    p.epilogue.store([load(one, 0, r) for one in acc], start, first, count, width)
+
+
+def _dot(p: Problem, codes: list[Any], token: Any, g: Any, sub: int) -> Any:
+    """int32 dot products of a weight group with one token's codes."""
+    per = WORDS // p.subs
+    total = None
+    for plane in range(p.planes):
+        partial = None
+        for step in range(per):
+            j = sub * per + step
+            partial = p.unit.product(codes[j], p.word(token, g, plane, j), partial)
+            if (step + 1) % p.unit.steps == 0 or step == per - 1:
+                wide = p.widen(partial, plane)
+                total = let(wide if total is None else total + wide)
+                partial = None
+    return total
