@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ def default_cache_dir() -> Path:
     """Where downloads and compiled models are kept when nobody says otherwise."""
     from pumice.cli.settings import Settings
 
-    return Settings.from_environment(os.environ).cache_dir
+    return Settings.from_environment().cache_dir
 
 
 def Engine(  # noqa: N802 - reads as the class that it constructs
@@ -61,7 +60,9 @@ class ChatModule(rooms.ChatModule):
     Keyword arguments are those of `Engine`, `system` and the fields of `SamplingParams`.
     """
 
-    def __init__(self, model: str = DEFAULT_MODEL, *, system: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, model: str = DEFAULT_MODEL, *, system: str | None = None, **options: Any
+    ) -> None:
         import inspect
 
         names = set(inspect.signature(Engine).parameters) - {"model"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from pumice.cli import main
+from pumice.cli.app import app
 from pumice.cli.compile import check_output
 from pumice.errors import UsageError
 
@@ -24,7 +24,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path, text: str | None = None) -> Result:
-    return CliRunner().invoke(main.app, [str(a) for a in arguments], input=text)
+    return CliRunner().invoke(app, [str(a) for a in arguments], input=text)
 
 
 def failed(result: Result, status: int, *messages: str) -> None:
@@ -59,7 +59,7 @@ def test_an_unknown_name(command: str, cache: Path) -> None:
     [
         (b"", "no bytes"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer"),
-        (b"GGUF\x03\x00", "truncated"),
+        (b"GGUF\x03\x00", "cut off"),
         (b"<!DOCTYPE html>", "web page"),
     ],
 )

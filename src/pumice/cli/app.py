@@ -71,8 +71,3 @@ def _root(
 
 for module in (chat, run, bench, compile, inspect, pull, quantize, doctor):
     app.command(module.NAME)(module.command)
-
-
-def main() -> None:
-    """The console script."""
-    app(prog_name="pumice")
