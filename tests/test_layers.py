@@ -65,7 +65,7 @@ LIGHT = ("typer", "pumice._version", "pumice.errors", "pumice.cli")
 
 @dataclass(frozen=True)
 class Import:
-    """target: a dotted module. eager: runs when the importing module is imported. names: from it."""
+    """target: a dotted module. eager: at import time. names: what is imported from it."""
 
     module: str
     target: str
