@@ -84,6 +84,7 @@ class Sampler:
             if state.adjusted:
                 state.adjust(z[j, : self._vocab_size])
         inverse = np.array([1 / s.params.temperature for s in states], dtype=np.float32)
+        inverse = np.maximum(inverse, np.finfo(np.float32).tiny)  # -inf times 0 would be NaN
         with np.errstate(over="ignore"):  # to -inf: probability 0
             z -= z.max(axis=1, keepdims=True)
             z *= inverse[:, None]
@@ -152,7 +153,8 @@ class Sampler:
                 bounds[j] = candidates.lower_bound(z[j], maxima[j], state.top_k)
             elif params.top_p < 1:
                 bounds[j], totals[j] = self._nucleus_bound(z[j], maxima[j], params.top_p)
-            if params.min_p:
+            # The nucleus is one of all that top-k left, so min-p may not take any away before.
+            if params.min_p and not (state.top_k and params.top_p < 1):
                 bounds[j] = max(bounds[j], np.float32(math.log(params.min_p)) - _SLACK)
         return bounds, totals
 
