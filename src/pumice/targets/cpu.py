@@ -1,4 +1,5 @@
-"""CPU targets: one row a feature level, not a product. A product picks the best row that it satisfies."""
+"""CPU targets: one row a feature level, not a product. A product picks the best row that it
+satisfies."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ CPU_TARGETS: tuple[Target, ...] = (
         name="x86-64-v4-vnni", api="cpu", arch="icelake-server",
         description="AVX-512 with VNNI (Ice Lake and later Xeons, Zen 4 and later)",
         features=frozenset({"avx2", "fma", "f16c", "avx512", "vnni"}), vector_bits=512,
-        llvm=_llvm(_X86, "x86-64-v4", "+avx512vnni", "+prefer-256-bit=false"),
+        llvm=_llvm(_X86, "x86-64-v4", "+avx512vnni", "-prefer-256-bit"),
     ),
     Target(
         name="x86-64-v3-avxvnni", api="cpu", arch="alderlake",

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm.tirx.script.builder import ir as T
 
-from pumice.operators.linear.int8_problem import GROUP, WORDS, Problem
+from pumice.operators.linear.int8_problem import WORDS, Problem
 from pumice.operators.tir.builder import tasks, when
 from pumice.operators.tir.vector import let, load, splat, splat_int, store
 
@@ -111,7 +111,7 @@ def _dots(
     words = WORDS // p.subs
     carried = unit.steps >= words  # a whole group fits the partial form
     unroll = min(UNROLL, unit.steps)
-    turns = let((p.k["K"] % GROUP + 4 * words) // (4 * unroll))
+    turns = let(p.inputs // p.subs // (4 * unroll))
     totals: list[Any] = [None] * (count * width)
     for plane in range(p.planes):
         lanes, dtype = unit.form() if carried else (r, "int32")

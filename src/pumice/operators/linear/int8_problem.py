@@ -20,8 +20,8 @@ WORDS = GROUP // 4  # 32-bit words of a group's codes
 
 @dataclass(frozen=True)
 class Problem:
-    """groups: activation groups of a row. blocks: row blocks of the weight. Both are run-time
-    values.
+    """Run-time values: groups, activation groups of a row; blocks, row blocks of the weight;
+    inputs, always GROUP, but LLVM cannot know it.
     """
 
     k: Any
@@ -32,6 +32,7 @@ class Problem:
     epilogue: Epilogue
     groups: Any
     blocks: Any
+    inputs: Any
 
     @property
     def subs(self) -> int:

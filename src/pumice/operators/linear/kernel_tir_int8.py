@@ -58,13 +58,14 @@ class LinearInt8(CpuKernel):
         self._built: dict[str, KernelSource] = {}
 
     def configs(self, call: OperatorCall, target: Target) -> Sequence[Mapping[str, int]]:
-        # Tokens × row blocks of a register tile. AVX2 has 16 registers: two row blocks spill
-        # there (measured 73 GMAC/s on one Zen 3 core against 81), AVX-512 and Arm have 32.
-        tiles = ({"tokens": 4, "blocks": 2}, {"tokens": 4, "blocks": 1}, {"tokens": 2, "blocks": 2})
+        # Tokens × row blocks of a register tile; tokens must divide 8, the rows that buffers pad
+        # to.
+        # 4 × 2 needs 6 loads for 8 products, 4 × 1 needs 5 for 4.
         return (
-            tiles
-            if target.has("avx512") or target.has("dotprod")
-            else (tiles[1], tiles[0], tiles[2])
+            {"tokens": 4, "blocks": 2},
+            {"tokens": 4, "blocks": 1},
+            {"tokens": 2, "blocks": 2},
+            {"tokens": 8, "blocks": 1},
         )
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
@@ -114,7 +115,8 @@ def _build(
     groups = let(k["K"] // GROUP)
     blocks = let((k["N"] + (rows - 1)) // rows)
     epilogue = Epilogue(k, rows, bias=bias, residual=residual)
-    p = Problem(k, fmt, rows, unit, planes, epilogue, groups, blocks)
+    inputs = let(k["K"] // T.max(groups, T.int32(1)))
+    p = Problem(k, fmt, rows, unit, planes, epilogue, groups, blocks, inputs)
     with when(tokens == 1):
         direct(p, 1, 2)
     with when(tokens == 2):

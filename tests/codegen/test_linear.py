@@ -1,0 +1,132 @@
+"""The machine code of linear for every CPU target: the dot instruction that the target has, and an
+inner loop that is arithmetic and loads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import tvm
+
+from pumice.operators.base import Kernel, OperatorCall
+from pumice.operators.linear import layout_for
+from pumice.operators.linear.kernel_tir_float import LinearFloat
+from pumice.operators.linear.kernel_tir_int8 import LinearInt8
+from pumice.quantization import get_format
+from pumice.targets import CPU_TARGETS, Target, get_target
+
+DOT = {
+    "x86-64-v4-vnni": r"\tvpdpbusd\t.*%zmm",
+    "x86-64-v3-avxvnni": r"\t(?:\{vex\}\t)?vpdpbusd\t.*%ymm",
+    "x86-64-v3": r"\tvpmaddubsw\t.*%ymm",
+    "armv8.2-dotprod": r"\tsdot\t",
+}
+FMA = {"armv8.2-dotprod": r"\tfmla\t"}
+_STACK = re.compile(r"\(%rsp\)|\[sp[\],]")
+
+
+def _source(kernel: Kernel, name: str, target: Target, **attrs: Any) -> Any:
+    fmt = get_format(name)
+    every = {"N": 576, "K": 576, "bias": False, "residual": False, **attrs}
+    call = OperatorCall("linear", every, {"w": (fmt, layout_for(target, fmt))})
+    assert kernel.supports(call, target) is None
+    return kernel.source(call, target, kernel.configs(call, target)[0])
+
+
+def _assembly(source: Any, target: Target) -> str:
+    module = tvm.IRModule({source.symbol: source.function})
+    built = tvm.compile(module, target=tvm.target.Target(dict(target.llvm)))
+    return str(built.mod.inspect_source("asm"))
+
+
+def innermost_loops(text: str) -> list[list[str]]:
+    """Instructions of every loop whose only jump is the one at its end."""
+    lines = [
+        line
+        for line in text.splitlines()
+        if re.match(r"\.L\S+:|\t[a-z{]", line) and not re.match(r"\.L(?:tmp|func)", line)
+    ]
+    labels: dict[str, int] = {}
+    loops = []
+    jump = re.compile(r"\t(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z)\t(?:.*, )?(\.L\S+)$")
+    for index, line in enumerate(lines):
+        if line.startswith(".L"):
+            labels[line.partition(":")[0]] = index
+        elif (found := jump.match(line)) and found[1] in labels:
+            body = lines[labels[found[1]] + 1 : index]
+            if not any(x.startswith(".L") or jump.match(x) for x in body):
+                loops.append(body)
+    return loops
+
+
+def _dots(body: list[str], target: Target) -> int:
+    return sum(bool(re.match(DOT[target.name], line)) for line in body)
+
+
+@pytest.mark.parametrize("target", CPU_TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("planes", [1, 2])
+def test_int8_tile(target: Target, planes: int) -> None:
+    """Two words of k for 4 tokens by 2 row blocks: 16 products, and nothing on the stack."""
+    kernel = LinearInt8()
+    text = _assembly(_source(kernel, "q4_1", target, activations="int8", planes=planes), target)
+    registers = 2 if target.has("dotprod") else 1  # a row block of 8 is two Arm registers
+    tiles = [body for body in innermost_loops(text) if _dots(body, target) == 16 * registers]
+    panels = [body for body in tiles if not any("and" in line for line in body)]
+    assert len(panels) >= planes
+    for body in panels:
+        assert not any(_STACK.search(line) for line in body)
+        assert len(body) <= 16 * registers * 3 + 8
+
+
+@pytest.mark.parametrize("target", CPU_TARGETS, ids=lambda t: t.name)
+def test_one_token(target: Target) -> None:
+    """The loop of one token and two row blocks: 16 products of a group, codes loaded once."""
+    text = _assembly(_source(LinearInt8(), "q4f16_1", target, activations="int8"), target)
+    registers = 2 if target.has("dotprod") else 1
+    loops = [b for b in innermost_loops(text) if _dots(b, target) == 16 * registers]
+    assert loops
+    # No scalar conversion of scales, no division, no call.
+    for body in loops:
+        assert not any(re.match(r"\t(?:call|i?div|bl\t|vcvtsi2s)", line) for line in body)
+
+
+@pytest.mark.parametrize("target", CPU_TARGETS, ids=lambda t: t.name)
+def test_eight_bit_codes(target: Target) -> None:
+    assert re.search(
+        DOT[target.name],
+        _assembly(_source(LinearInt8(), "q8_0", target, activations="int8"), target),
+    )
+
+
+@pytest.mark.parametrize("target", CPU_TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("name", ["f16", "bf16", "q4_1"])
+def test_float(target: Target, name: str) -> None:
+    text = _assembly(_source(LinearFloat(), name, target, activations="float32"), target)
+    register = {512: "%zmm", 256: "%ymm"}.get(target.vector_bits, "")
+    pattern = FMA.get(target.name, r"\tvfmadd\w+ps\t.*" + register)
+    loops = [b for b in innermost_loops(text) if sum(bool(re.match(pattern, x)) for x in b) >= 8]
+    assert loops
+    assert any(not any(_STACK.search(line) for line in body) for body in loops)
+    assert not re.search(r"\t(?:callq?|bl)\t_*(?:trunc|extend)\w*[hb]f", text)
+
+
+def test_symbols_differ_when_anything_compiled_in_differs() -> None:
+    target = get_target("x86-64-v3")
+    attrs: list[Mapping[str, Any]] = [
+        {}, {"bias": True}, {"residual": True}, {"bias": True, "residual": True}, {"planes": 2},
+    ]  # fmt: skip
+    names = ("q4_0", "q4_1", "q4f16_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q6_k")
+    symbols = [
+        _source(LinearInt8(), name, target, activations="int8", **more).symbol
+        for name in names
+        for more in attrs
+    ]
+    assert len(set(symbols)) == len(symbols)
+    assert all(re.fullmatch(r"\w+", symbol) for symbol in symbols)
+    sizes = {
+        _source(LinearInt8(), "q4_1", target, activations="int8", N=n, K=64 * n).symbol
+        for n in (1, 7, 960)
+    }
+    assert len(sizes) == 1
