@@ -13,7 +13,8 @@ from pumice.weights.hub import resolve
 
 @pytest.fixture(scope="session")
 def cache_dir() -> Path:
-    """The user's own cache, so that the default model is fetched once a machine and not once a run."""
+    """The user's own cache, so that the default model is fetched once a machine and not once a
+    run."""
     return Settings.from_environment(os.environ).cache_dir
 
 

@@ -1,7 +1,7 @@
 """Pumice compiles open language models for the hardware people already own, and runs them fast.
 
-    from pumice import ChatModule
-    print(ChatModule(model="smollm2-135m").generate("What is the capital of France?"))
+from pumice import ChatModule
+print(ChatModule(model="smollm2-135m").generate("What is the capital of France?"))
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`pumice.Engine`, `pumice.ChatModule`, `pumice.AsyncEngine`: by a model's name, compiled when it must be."""
+"""`pumice.Engine`, `pumice.ChatModule`, `pumice.AsyncEngine`: by a model's name, compiled when it
+must be."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def default_cache_dir() -> Path:
     return Settings.from_environment().cache_dir
 
 
-def Engine(  # noqa: N802 - reads as the class that it constructs
+def Engine(
     model: str = DEFAULT_MODEL,
     *,
     device: str = "auto",
@@ -34,7 +35,8 @@ def Engine(  # noqa: N802 - reads as the class that it constructs
 ) -> rooms.LLMEngine:
     """A loaded model, as `pumice.engine.LLMEngine`.
 
-    model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file or an artifact directory.
+    model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file or an
+    artifact directory.
     """
     if device not in ("auto", "cpu"):
         raise UsageError(f"device is {device!r}; this version runs on: auto, cpu")

@@ -6,9 +6,11 @@ An artifact is a directory:
     weights.safetensors   weights in the target's packed layout, mapped and not read
     tokenizer.json, chat_template.jinja, generation.json
 
-A *plan* is an ordered list of launches over one arena. Its integers are expressions of the batch's symbols:
+A *plan* is an ordered list of launches over one arena. Its integers are expressions of the batch's
+symbols:
     T tokens   S sequences   M blocks a row of the block table holds   R rows of logits asked for
-An expression is an int, a symbol, or `[operator, a, b]` with operator one of + - * // ceildiv min max.
+An expression is an int, a symbol, or `[operator, a, b]` with operator one of + - * // ceildiv min
+max.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def evaluate(expr: Expr, symbols: Mapping[str, int]) -> int:
 class BufferRef:
     """A pointer argument. space: arena | weight | input | cache | output.
 
-    arena: `offset` bytes into the arena. weight: `name` is a tensor of weights.safetensors. input: `name` is one of the step's
+    arena: `offset` bytes into the arena. weight: `name` is a tensor of weights.safetensors. input:
+    `name` is one of the step's
     inputs. cache: `name` is "k" or "v", `layer` says whose. output: logits.
     """
 
@@ -70,7 +73,8 @@ class BufferRef:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel call. `arguments` holds a BufferRef or an expression each; `label` names it in a profile."""
+    """One kernel call. `arguments` holds a BufferRef or an expression each; `label` names it in a
+    profile."""
 
     kernel: str
     arguments: tuple[Any, ...]
@@ -107,7 +111,8 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """The paged key/value cache. Shapes are a block's, for one layer; a device multiplies by blocks and layers."""
+    """The paged key/value cache. Shapes are a block's, for one layer; a device multiplies by blocks
+    and layers."""
 
     layers: int
     block_size: int  # tokens in a block

@@ -1,6 +1,8 @@
-"""The child process that compiles: reads a job (JSON) on standard input, shows progress on standard error.
+"""The child process that compiles: reads a job (JSON) on standard input, shows progress on standard
+error.
 
-On failure it prints {"kind", "message", "hint"} as the last line of standard output; the parent raises that exception again.
+On failure it prints {"kind", "message", "hint"} as the last line of standard output; the parent
+raises that exception again.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_directory(final: Path) -> Iterator[Path]:
-    """Yields a new directory beside `final` that takes its name at the end, or vanishes after an exception.
+    """Yields a new directory beside `final` that takes its name at the end, or vanishes after an
+    exception.
 
     Call it under `locked`: leftovers of killed processes are removed first.
     """

@@ -1,6 +1,7 @@
 """From a model's name to a compiled artifact: found in the cache, or compiled in a child process.
 
-The child keeps the compiler's memory and imports out of the process that runs the model, and a kill in the middle costs nothing:
+The child keeps the compiler's memory and imports out of the process that runs the model, and a kill
+in the middle costs nothing:
 the artifact takes its name only when it is whole.
 """
 
@@ -62,10 +63,20 @@ def resolve_target(name: str) -> Target:
 
 
 def source_digest() -> str:
-    """A digest of this package's own code: an artifact of an older tree is never taken for a new one."""
+    """A digest of this package's own code: an artifact of an older tree is never taken for a new
+    one."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    rooms = ("targets", "quantization", "operators", "tuning", "models", "weights", "compiler")
+    rooms = (
+        "targets",
+        "quantization",
+        "operators",
+        "tuning",
+        "models",
+        "weights",
+        "compiler",
+        "text",
+    )
     files = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
     for path in [*files, root / "artifact.py"]:
         digest.update(path.name.encode())
@@ -74,7 +85,8 @@ def source_digest() -> str:
 
 
 def file_digest(path: Path, cache_dir: Path) -> str:
-    """SHA-256 of a file or of a directory's model files; remembered by path, size and time of change."""
+    """SHA-256 of a file or of a directory's model files; remembered by path, size and time of
+    change."""
     files = (
         [path]
         if path.is_file()
@@ -130,10 +142,13 @@ def prepare(
 ) -> Path:
     """The artifact directory of a model, compiled now when the cache has none.
 
-    model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file, an artifact directory, or
+    model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file, an artifact
+    directory, or
     `random:<shape>` for random weights of a published model's shapes.
-    progress: called while files are fetched; the child prints the compiler's own progress on standard error.
-    check: called with the model's path before a compile begins; what it raises ends the attempt (memory, disk).
+    progress: called while files are fetched; the child prints the compiler's own progress on
+    standard error.
+    check: called with the model's path before a compile begins; what it raises ends the attempt
+    (memory, disk).
     """
     path = Path(model)
     if (path / "manifest.json").is_file():

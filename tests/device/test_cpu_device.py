@@ -18,19 +18,21 @@ from pumice.runtime.devices.cpu import CapturedPlan, CpuDevice, physical_cpus
 from pumice.runtime.devices.tvm_ffi import KernelLibrary, call, global_function
 from pumice.targets.detect import detect_cpu
 
+CALL = OperatorCall("concat", {"widths": (3, 5)})
+SYMBOL = Concat().source(CALL, detect_cpu(), {}).symbol
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("library")
-    call_ = OperatorCall("concat", {"widths": (3, 5)})
-    source = Concat().source(call_, detect_cpu(), {})
+    source = Concat().source(CALL, detect_cpu(), {})
     build_library([source], detect_cpu(), folder / "model.so", workers=1)
     return folder / "model.so"
 
 
 def _captured(library: Path, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> CapturedPlan:
     pointers = [array.ctypes.data for array in (a, b, out)]
-    return CapturedPlan(KernelLibrary(library), ["concat_3_5_extend"] * 2, [[*pointers, None]] * 2)
+    return CapturedPlan(KernelLibrary(library), [SYMBOL] * 2, [[*pointers, None]] * 2)
 
 
 def test_replay_runs_every_launch_with_its_integers(library: Path) -> None:
@@ -52,7 +54,7 @@ def test_a_failing_kernel_is_named(library: Path) -> None:
     a = np.zeros((1, 8), dtype=np.float32)
     plan = _captured(library, a, a, a)
     plan.values["type"][3] = 11  # a string where the kernel wants an integer
-    with pytest.raises(DeviceError, match="concat_3_5_extend"):
+    with pytest.raises(DeviceError, match=SYMBOL):
         plan.replay()
 
 
@@ -117,3 +119,10 @@ def test_weights_file_faults_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(ArtifactError, match="cannot be mapped"):
         MappedWeights(path)
+
+
+def test_a_narrow_pool_does_not_narrow_later_devices() -> None:
+    before = len(physical_cpus())
+    CpuDevice(threads=1).ready()
+    assert len(physical_cpus()) == before
+    CpuDevice(threads=before).ready()

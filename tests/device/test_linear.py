@@ -67,7 +67,8 @@ def test_every_register_tile() -> None:
 
 
 def test_largest_codes_do_not_saturate() -> None:
-    """All codes and activations at their limits: the int16 partial sums are as large as they get."""
+    """All codes and activations at their limits: the int16 partial sums are as large as they
+    get."""
     for name in ("q4_1", "q5_1", "q8_0", "q6_k"):
         fmt = get_format(name)
         runner = LinearRunner(LinearInt8(), linear_call(fmt, attrs(0), "int8", host_target()))

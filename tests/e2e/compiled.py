@@ -1,4 +1,5 @@
-"""Compiles a model for this CPU and runs it through the step's contract, as an engine would, with block tables out of order."""
+"""Compiles a model for this CPU and runs it through the step's contract, as an engine would, with
+block tables out of order."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from pumice.targets.detect import detect_cpu
 
 
 class Compiled:
-    """`extend(sequence, tokens)` appends tokens to a sequence and returns the logits of all of them."""
+    """`extend(sequence, tokens)` appends tokens to a sequence and returns the logits of all of
+    them."""
 
     def __init__(
         self, source: Path | str, folder: Path, *, context: int, seed: int = 0, **options: Any

@@ -1,4 +1,5 @@
-"""The default model, compiled for this CPU, against an independent NumPy forward over its dequantized weights."""
+"""The default model, compiled for this CPU, against an independent NumPy forward over its
+dequantized weights."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from pumice.engine import ChatModule, LLMEngine
 
 TOKENS = 20  # generated for each prompt
 CHUNK = 500
-#: Leads in logits below which two tokens count as tied: what 15-bit activations and a float16 cache can turn over.
+#: Leads in logits below which two tokens count as tied: what 15-bit activations and a float16 cache
+#: can turn over.
 TIE = 0.1
 
 
@@ -38,7 +40,9 @@ def test_the_same_greedy_tokens(
     prompts = [tokenizer.encode(text, add_special_tokens=False).ids for text in PROMPTS]
     assert len(prompts) == 20
     different = 0
-    for prompt, (tokens, leads) in zip(prompts, reference.greedy_many(prompts, TOKENS), strict=True):
+    for prompt, (tokens, leads) in zip(
+        prompts, reference.greedy_many(prompts, TOKENS), strict=True
+    ):
         compiled._blocks.clear(), compiled._length.clear()
         compiled._free = list(range(compiled.executor.limits.num_blocks))
         logits = compiled.extend(prompt + tokens)
@@ -75,7 +79,8 @@ def test_perplexity_is_the_references(
 def test_the_capital_of_france(
     smollm2_gguf: Path, compiled: Compiled, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """With the model's own template; its prompt's ids are the independent ones, and a second turn reuses the first's blocks."""
+    """With the model's own template; its prompt's ids are the independent ones, and a second turn
+    reuses the first's blocks."""
     folder = next(tmp_path_factory.getbasetemp().glob("smollm2*")) / "artifact"
     engine = LLMEngine.from_artifact(folder, context_length=1024)
     chat = ChatModule(engine)

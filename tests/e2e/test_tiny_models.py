@@ -14,7 +14,8 @@ from tests.reference.tiny import make_model
 from transformers import DynamicCache
 
 YARN = {
-    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 10000.0
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+    "rope_theta": 10000.0,
 }  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -22,7 +23,8 @@ LLAMA3 = {
 }  # fmt: skip
 LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
 
-#: One row of logits: a key or value that lies between two float16 may round the other way than in the reference.
+#: One row of logits: a key or value that lies between two float16 may round the other way than in
+#: the reference.
 FLIP = 6e-4
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
@@ -38,7 +40,8 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
 
 
 class _HalfCache(DynamicCache):
-    """Keys and values rounded to float16, as the compiled models' cache holds them: all else stays float32."""
+    """Keys and values rounded to float16, as the compiled models' cache holds them: all else stays
+    float32."""
 
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
         halves = (x.to(torch.float16).to(torch.float32) for x in (key_states, value_states))
@@ -63,7 +66,8 @@ def _name(case: tuple[str, dict[str, Any]]) -> str:
 
 @pytest.mark.parametrize("case", MODELS, ids=_name)
 def test_float32_logits(case: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
-    """Prefill, then step by step, then a ragged batch; contexts over several blocks, window wrap-around."""
+    """Prefill, then step by step, then a ragged batch; contexts over several blocks, window
+    wrap-around."""
     model_type, overrides = case
     model = make_model(model_type, seed=3, **overrides)
     model.save_pretrained(tmp_path / "model")
@@ -120,7 +124,8 @@ def test_quantized_logits(quantization: str, activations: str, tmp_path: Path) -
     compiled = _compile(tmp_path, quantization=quantization, activations=activations)
     tokens = np.random.default_rng(6).integers(3, model.config.vocab_size, 70).tolist()
     expected = _logits(model, tokens)
-    # int16 must be as good as exact. The coarse form loses much on these deliberately large random weights.
+    # int16 must be as good as exact. The coarse form loses much on these deliberately large random
+    # weights.
     limit = 5e-2 if activations == "int8" else 3e-3
     assert error(compiled.extend(tokens[:65]), expected[:65]) <= limit
     assert error(compiled.extend(tokens[65:66]), expected[65:66]) <= limit

@@ -65,7 +65,7 @@ def same(a: Graph, b: Graph) -> None:
 
 
 def context(**formats: QuantFormat) -> PassContext:
-    return PassContext(formats=formats)
+    return PassContext(formats=formats, activations="int8")
 
 
 def _mlp(merged: bool) -> Graph:
@@ -163,9 +163,9 @@ def _norm_linear(quantized: bool) -> Graph:
     b = Builder()
     x, n, w = b.param("x", b.tokens, 64), b.param("n", 64), b.param("w", 32, 64)
     if quantized:
-        attrs = {"eps": 1e-5, "quantize": True, "group": 32, "sum_group": 32}
+        attrs = {"eps": 1e-5, "quantize": True, "group": 32, "sum_group": 32, "planes": 1}
         codes = b.quantized("rms_norm", attrs, 64, x=x, weight=n)
-        attrs = {"activations": "int8", "sum_group": 32}
+        attrs = {"activations": "int8", "sum_group": 32, "planes": 1}
         return b.graph(b("linear", attrs, 32, **codes, weight=w))
     y = b("rms_norm", {"eps": 1e-5}, 64, x=x, weight=n)
     return b.graph(b("linear", {}, 32, x=y, weight=w))
@@ -173,6 +173,12 @@ def _norm_linear(quantized: bool) -> Graph:
 
 def test_a_norm_quantizes_for_its_linear() -> None:
     same(quantize_activations(_norm_linear(False), context(w=Q4)), _norm_linear(True))
+
+
+def test_two_planes_double_the_codes() -> None:
+    after = quantize_activations(_norm_linear(False), PassContext({"w": Q4}, "int16"))
+    assert [n.attrs["planes"] for n in after.nodes] == [2, 2]
+    assert [int(v.ty.shape[1]) for v in after.nodes[0].outputs.values()] == [128, 2, 2]
 
 
 def test_groups_of_sixteen_get_sums_of_sixteen() -> None:

@@ -1,6 +1,9 @@
-"""The arena: tensors that live together never overlap, and the arena is near the unavoidable peak."""
+"""The arena: tensors that live together never overlap, and the arena is near the unavoidable
+peak."""
 
 from __future__ import annotations
+
+import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,4 +40,4 @@ def test_a_chain_needs_the_two_largest_neighbours() -> None:
     sizes = [640, 6400, 1280, 6400, 640]
     rows = [Lifetime(f"t{i}", size, i, i + 1) for i, size in enumerate(sizes)]
     _, total = place(rows)
-    assert total == max(align(a) + align(b) for a, b in zip(sizes, sizes[1:], strict=False))
+    assert total == max(align(a) + align(b) for a, b in itertools.pairwise(sizes))

@@ -1,4 +1,5 @@
-"""Atomic directories and locks: nothing half-written after an exception, a kill, or two processes at once."""
+"""Atomic directories and locks: nothing half-written after an exception, a kill, or two processes
+at once."""
 
 from __future__ import annotations
 

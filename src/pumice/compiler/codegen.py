@@ -51,7 +51,8 @@ def build_library(
     report: Report | None = None,
     keep_assembly: Path | None = None,
 ) -> str:
-    """Compiles kernels on `workers` threads (TVM and LLVM release the interpreter's lock) and links them.
+    """Compiles kernels on `workers` threads (TVM and LLVM release the interpreter's lock) and links
+    them.
 
     keep_assembly: a directory that gets one .s file a kernel.
     Returns the linker's name.

@@ -30,8 +30,10 @@ Report = Callable[[str, int, int], None]  # phase, done, total
 class CompileOptions:
     """quantization: a format's name, or None for the file's own (float checkpoints become q4f16_1).
 
-    activations: for matmuls with quantized weights, "int8" (fastest), "int16" (15 bits, as good as exact) or "float32".
-    max_tokens, max_sequences, max_rows: the largest step (T, S, R). block_size: tokens in a cache block.
+    activations: for matmuls with quantized weights, "int8" (fastest), "int16" (15 bits, as good as
+    exact) or "float32".
+    max_tokens, max_sequences, max_rows: the largest step (T, S, R). block_size: tokens in a cache
+    block.
     """
 
     quantization: str | None = None
@@ -54,8 +56,8 @@ class CompileOptions:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is {value}; allowed: {low} to {high}")
-        if self.block_size not in (16, 32, 64):
-            raise UsageError(f"block_size is {self.block_size}; allowed: 16, 32, 64")
+        if self.block_size not in (32, 64):
+            raise UsageError(f"block_size is {self.block_size}; allowed: 32, 64")
 
 
 def compile_model(

@@ -1,4 +1,5 @@
-"""What a launch must read and compute, as expressions of the batch: for profiles, rooflines and predictions."""
+"""What a launch must read and compute, as expressions of the batch: for profiles, rooflines and
+predictions."""
 
 from __future__ import annotations
 

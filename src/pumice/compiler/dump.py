@@ -1,4 +1,5 @@
-"""What `pumice compile --dump DIR` writes: every phase's result, in files that sort in the phases' order."""
+"""What `pumice compile --dump DIR` writes: every phase's result, in files that sort in the phases'
+order."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Dump:
         if self.root is None:
             return
         rows = [
-            f"{record.symbol}\n    {record.kernel}: {record.reason}\n    configuration {record.config}"
+            f"{record.symbol}\n    {record.kernel}: {record.reason}"
+            f"\n    configuration {record.config}"
             + "".join(f"\n    not {name}: {why}" for name, why in record.rejected.items())
             for record in lowering.records.values()
         ]

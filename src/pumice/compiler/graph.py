@@ -1,6 +1,7 @@
 """A Relax function as a list of operator calls, which is what passes rewrite.
 
-Our graphs are straight lines: one dataflow block of operator calls. A pass takes and returns a `Graph`; `to_relax` gives back the
+Our graphs are straight lines: one dataflow block of operator calls. A pass takes and returns a
+`Graph`; `to_relax` gives back the
 function, so dumps and tests see Relax.
 """
 
@@ -17,7 +18,8 @@ from pumice.operators.calls import make_call, read_call
 
 @dataclass(eq=False)
 class Node:
-    """One operator call. `outputs` are Relax variables with their types, by the kernel's argument name."""
+    """One operator call. `outputs` are Relax variables with their types, by the kernel's argument
+    name."""
 
     operator: str
     inputs: dict[str, Any]
@@ -33,7 +35,8 @@ class Node:
 
 @dataclass
 class Graph:
-    """An entry point. `params` are the step's inputs, caches and weights in the order of the Relax function."""
+    """An entry point. `params` are the step's inputs, caches and weights in the order of the Relax
+    function."""
 
     name: str
     params: list[Any]
@@ -64,7 +67,8 @@ class Graph:
         return relax.Var(f"{like}_{self._serial}", relax.TensorType(list(shape), dtype))
 
 
-#: Output names of the operators that have more than one form; all others have the single output "out".
+#: Output names of the operators that have more than one form; all others have the single output
+#: "out".
 QUANTIZED = ("x_codes", "x_scales", "x_sums")
 
 
@@ -135,7 +139,8 @@ def to_relax(graph: Graph) -> Any:
 
 
 def listing(graph: Graph) -> str:
-    """The graph for people: a line a call, with shapes and attributes (Relax's printer leaves the attributes out)."""
+    """The graph for people: a line a call, with shapes and attributes (Relax's printer leaves the
+    attributes out)."""
     lines = [f"{graph.name}({', '.join(p.name for p in graph.params[:7])}, …)"]
     for node in graph.nodes:
         outs = ", ".join(f"{v.name}{shape_text(v)}" for v in node.outputs.values())

@@ -47,7 +47,7 @@ def link(objects: Sequence[Path], output: Path, *, triple: str | None = None) ->
         ]
     if not candidates:
         raise CompileError(
-            "no linker was found; looked for cc, gcc, clang, ld.lld, ld and the Python package ziglang"
+            "no linker was found; looked for cc, gcc, clang, ld.lld, ld and the package ziglang"
             + ("" if triple is None else f" (for {triple}: ld.lld, a cross gcc, or ziglang)"),
             hint="Install one: `apt-get install gcc`, or `pip install ziglang`.",
         )

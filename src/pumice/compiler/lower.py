@@ -1,4 +1,5 @@
-"""Phases 3 to 5: chooses a kernel for every call, turns calls into launches and places intermediates in the arena."""
+"""Phases 3 to 5: chooses a kernel for every call, turns calls into launches and places
+intermediates in the arena."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from pumice.tuning.choose import Choice, choose
 STEP_INPUTS = (
     "tokens", "positions", "slots", "query_start", "context_len", "block_table", "sample_rows"
 )  # fmt: skip
-#: Rows of every intermediate are rounded up to this, so that a kernel's last tile may compute rows that nobody reads.
+#: Rows of every intermediate are rounded up to this, so that a kernel's last tile may compute rows
+#: that nobody reads.
 ROW_PADDING = 8
 
 
@@ -88,7 +90,8 @@ class Lowering:
         return call, choice
 
     def _attrs(self, node: Node) -> dict[str, Any]:
-        """The call's static attributes: the graph's, with the sizes that the operators' specs name."""
+        """The call's static attributes: the graph's, with the sizes that the operators' specs
+        name."""
         attrs = dict(node.attrs)
 
         def width(name: str) -> int:

@@ -1,7 +1,9 @@
 """Places intermediate tensors in one arena.
 
-Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020): the largest tensor first, each
-at the lowest offset where it overlaps no tensor that lives at the same time. Sizes are the bounds of symbolic sizes, so a plan's
+Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
+2020): the largest tensor first, each
+at the lowest offset where it overlaps no tensor that lives at the same time. Sizes are the bounds
+of symbolic sizes, so a plan's
 offsets never change with the batch.
 """
 
@@ -15,7 +17,8 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A tensor of `nbytes` that is written by launch `first` and read for the last time by launch `last`."""
+    """A tensor of `nbytes` that is written by launch `first` and read for the last time by launch
+    `last`."""
 
     name: str
     nbytes: int

@@ -1,6 +1,8 @@
-"""A model as the compiler takes it: record, config, formats, weights one by one, and its text files.
+"""A model as the compiler takes it: record, config, formats, weights one by one, and its text
+files.
 
-`open_model` gives one for a GGUF file, a directory of safetensors, or "random:<shape>" (a published model's shapes with random
+`open_model` gives one for a GGUF file, a directory of safetensors, or "random:<shape>" (a published
+model's shapes with random
 weights, for benchmarks without a download).
 """
 
@@ -29,7 +31,8 @@ _VECTOR = get_format("f32")
 
 
 class ModelSource:
-    """What phases read. `formats` and `shapes` are by parameter; `load` gives one parameter's value in its format."""
+    """What phases read. `formats` and `shapes` are by parameter; `load` gives one parameter's value
+    in its format."""
 
     name: str
     path: str
@@ -70,7 +73,8 @@ def open_model(source: str | Path, quantization: str | None) -> ModelSource:
         fmt = get_format(quantization)
         if fmt.affine and fmt.quantize is None:
             raise UsageError(
-                f"weights cannot be turned into {fmt.name}, which only exists in files; allowed: f32, f16, "
+                f"weights cannot be turned into {fmt.name}, which only exists in files; "
+                "allowed: f32, f16, "
                 "bf16, q4f16_1, q4f16_1_min, q8f16"
             )
     if str(source).startswith("random:"):
@@ -150,9 +154,7 @@ def _convert(
     return value.astype(numpy_dtype(fmt.dense_dtype))
 
 
-def _summary(
-    formats: Mapping[str, QuantFormat], shapes: Mapping[str, tuple[int, ...]]
-) -> str:
+def _summary(formats: Mapping[str, QuantFormat], shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The formats of the matrices, the most weights first: "q4_1, q8_0"."""
     counts: dict[str, int] = {}
     for parameter, fmt in formats.items():
@@ -162,9 +164,12 @@ def _summary(
 
 
 class RandomModel(ModelSource):
-    """A published model's shapes with random weights: for speed, not for text. It has no tokenizer."""
+    """A published model's shapes with random weights: for speed, not for text. It has no
+    tokenizer."""
 
-    _POOL = 1 << 25  # random codes, read at a moving offset: making 7 G of them anew would take minutes
+    _POOL = (
+        1 << 25
+    )  # random codes, read at a moving offset: making 7 G of them anew would take minutes
 
     def __init__(self, shape: str, quantization: str | None) -> None:
         self.record, self.config = get_shape(shape)
@@ -193,10 +198,10 @@ class RandomModel(ModelSource):
         codes = np.resize(self._bytes[int(self._rng.integers(0, 4096)) :], (n, k))
         if fmt.code_max < 255:
             codes &= np.uint8(fmt.code_max)
-        # Scales that keep the activations' size from layer to layer: Var(codes) = (code_max² − 1)/12 or so.
+        # Scales that keep the activations' size from layer to layer: Var(codes) = (code_max² −
+        # 1)/12 or so.
         size = 3.46 / (fmt.code_max * k**0.5)
         spread = self._rng.uniform(0.9, 1.1, (n, k // fmt.group)) * size
         scales = spread.astype(numpy_dtype(fmt.scale_dtype))
         mins = (scales * (fmt.code_max / 2)).astype(scales.dtype) if fmt.has_min else None
         return fmt, AffineWeight(codes, scales, mins)
-

@@ -1,7 +1,9 @@
 """Writes weights.safetensors as a stream, tensor by tensor, in the order of its header.
 
-The format (https://github.com/huggingface/safetensors#format) wants the header first, so sizes are planned before data is made. Every
-tensor is opaque bytes of a multiple of 64, and the header is padded to one: mapped, each tensor is aligned as kernels expect.
+The format (https://github.com/huggingface/safetensors#format) wants the header first, so sizes are
+planned before data is made. Every
+tensor is opaque bytes of a multiple of 64, and the header is padded to one: mapped, each tensor is
+aligned as kernels expect.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ def padded(nbytes: int) -> int:
 
 
 class WeightWriter:
-    """with WeightWriter(path, [(name, nbytes), …]) as w: w.write(name, array) for each, in that order."""
+    """with WeightWriter(path, [(name, nbytes), …]) as w: w.write(name, array) for each, in that
+    order."""
 
     def __init__(self, path: Path, sizes: Sequence[tuple[str, int]]) -> None:
         self._path = path
@@ -62,11 +65,12 @@ class WeightWriter:
         expected, nbytes = self._sizes[self._next]
         if name != expected or array.nbytes != nbytes:
             raise CompileError(
-                f"weight {name!r} of {array.nbytes:,} bytes came where {expected!r} of {nbytes:,} was "
+                f"weight {name!r} of {array.nbytes:,} bytes came where {expected!r} of "
+                f"{nbytes:,} was "
                 "planned"
             )
         self._next += 1
-        self._put(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        self._put(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         self._put(b"\0" * (padded(nbytes) - nbytes))
 
     def __exit__(

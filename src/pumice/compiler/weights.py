@@ -1,4 +1,5 @@
-"""Phase 7's weights: which buffers an artifact holds, their sizes before they are made, and their packing."""
+"""Phase 7's weights: which buffers an artifact holds, their sizes before they are made, and their
+packing."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Loaded = tuple[QuantFormat, AffineWeight | np.ndarray]
 
 @dataclass(frozen=True)
 class WeightUse:
-    """One weight as kernels see it: one or more parameters, stacked along N, in one format and layout.
+    """One weight as kernels see it: one or more parameters, stacked along N, in one format and
+    layout.
 
     layout None: a float32 vector (norm, bias, inverse frequencies).
     """
@@ -57,8 +59,8 @@ class WeightUse:
         """The buffers' contents; `load` gives a parameter's format and value."""
         loaded = [load(part) for part in self.parts]
         if self.layout is None:
-            values = [np.asarray(value, dtype=np.float32).reshape(-1) for _, value in loaded]
-            return {self.key: np.concatenate(values)}
+            vectors = [np.asarray(value, dtype=np.float32).reshape(-1) for _, value in loaded]
+            return {self.key: np.concatenate(vectors)}
         for part, (fmt, _) in zip(self.parts, loaded, strict=True):
             if fmt.name != self.format.name:
                 raise CompileError(

@@ -54,11 +54,9 @@ class BatchBuilder:
             if end == sequence.length:
                 self._sample_rows[rows] = at - 1
                 rows += 1
-            if (
-                self._versions[index] != sequence.table_version
-                or len(blocks) != self._filled[index]
-            ):
-                self._write_row(index, sequence.table_version, blocks)
+            used = (end - 1) // size + 1  # blocks for the rest of a prompt are not the step's
+            if self._versions[index] != sequence.table_version or self._filled[index] != used:
+                self._write_row(index, sequence.table_version, blocks[:used])
         if self._shape != (at, len(plan.sequences), rows):
             self._view(at, len(plan.sequences), rows)
         return self._batch

@@ -1,11 +1,15 @@
 """What an operator and a kernel are.
 
-A *graph operator* is a `call_dps_packed("pumice.<operator>", …)` in a Relax graph. After fusion, selection turns each call into
+A *graph operator* is a `call_dps_packed("pumice.<operator>", …)` in a Relax graph. After fusion,
+selection turns each call into
 an `OperatorCall`, asks the operator's kernels in order, and lowers the chosen one into a launch.
 
-The launch convention is the same on every device: **raw pointers and integers**, in the order of `Kernel.arguments`. A kernel
-sees no tensor objects: sizes that vary come as integers, sizes that the model fixes are compiled in or come as integers as the
-kernel prefers. A buffer that does not exist for a call (no bias, say) is simply not among its arguments.
+The launch convention is the same on every device: **raw pointers and integers**, in the order of
+`Kernel.arguments`. A kernel
+sees no tensor objects: sizes that vary come as integers, sizes that the model fixes are compiled in
+or come as integers as the
+kernel prefers. A buffer that does not exist for a call (no bias, say) is simply not among its
+arguments.
 """
 
 from __future__ import annotations
@@ -40,11 +44,15 @@ class OperatorCall:
 class KernelSource:
     """A compiled-to-be kernel.
 
-    symbol:    unique for (kernel, everything that is compiled in): two calls with one symbol share the code
-    arguments: names of pointer and integer arguments in launch order. Pointers are named as in the operator's `spec.py`
-               ("x_codes", "w.scales", "out"); integers are the names of sizes ("T", "N", "K", "S", "M")
+    symbol:    unique for (kernel, everything that is compiled in): two calls with one symbol share
+    the code
+    arguments: names of pointer and integer arguments in launch order. Pointers are named as in the
+    operator's `spec.py`
+               ("x_codes", "w.scales", "out"); integers are the names of sizes ("T", "N", "K", "S",
+               "M")
     function:  a TensorIR PrimFunc (api cpu/vulkan/opencl) or a Triton source object
-    workspace: bytes of scratch at the size bounds (`bounds` maps a size's name to its largest value), passed as "workspace"
+    workspace: bytes of scratch at the size bounds (`bounds` maps a size's name to its largest
+    value), passed as "workspace"
     """
 
     symbol: str
@@ -77,7 +85,8 @@ class OperatorSpec:
     inputs:     argument name → "dtype[axes]"
     outputs:    argument name → "dtype[axes]"
     reference:  NumPy, float64 inside: (attrs, inputs) → outputs by name
-    tolerance:  relative error ‖out − ref‖ / ‖ref‖ that a kernel may show, per output dtype or numeric path
+    tolerance:  relative error ‖out − ref‖ / ‖ref‖ that a kernel may show, per output dtype or
+    numeric path
     cases:      (random generator) → list of (attrs, inputs); odd shapes first
     kernels:    lazy "module:attribute" strings, in order of preference
     """

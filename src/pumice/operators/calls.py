@@ -1,6 +1,7 @@
 """How an operator of ours stands in a Relax graph, in one place.
 
-`call_dps_packed("pumice.<operator>", (tensor, …), out_ty=…)` with a dictionary of attributes: the operator's static ones, and
+`call_dps_packed("pumice.<operator>", (tensor, …), out_ty=…)` with a dictionary of attributes: the
+operator's static ones, and
 `inputs`, the argument names of the tensors in order.
 """
 

@@ -1,4 +1,5 @@
-"""Runs a plan on a device: the only executor there is, for every model and (by its device) every API."""
+"""Runs a plan on a device: the only executor there is, for every model and (by its device) every
+API."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ INPUTS = (
 class Executor:
     """A model loaded on the CPU; implements `runtime.step.Executable`.
 
-    All buffers are allocated once, at the plan's bounds, so every pointer of every launch is known at load time; a step copies
+    All buffers are allocated once, at the plan's bounds, so every pointer of every launch is known
+    at load time; a step copies
     its small arrays in, writes the integers that changed, and makes one call.
     """
 
@@ -124,7 +126,8 @@ class Executor:
             or columns > self.max_blocks
         ):
             raise UsageError(
-                f"a step of {tokens} tokens, {sequences} sequences, {rows} rows and {columns} blocks a "
+                f"a step of {tokens} tokens, {sequences} sequences, {rows} rows and {columns} "
+                f"blocks a "
                 f"sequence is larger than the limits {limits}"
             )
         inputs = self._inputs

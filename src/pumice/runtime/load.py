@@ -26,7 +26,8 @@ def load(
 
     num_blocks: blocks of the key/value cache (default: one context of `context_length`).
     context_length: longest sequence; default the smaller of the model's and 8192.
-    Raises ArtifactError (damaged, or made for another device), OutOfMemoryError (before anything is loaded), UsageError.
+    Raises ArtifactError (damaged, or made for another device), OutOfMemoryError (before anything is
+    loaded), UsageError.
     """
     if device not in ("cpu", "auto"):
         raise UsageError(f"device {device!r} cannot run this artifact; it was compiled for the CPU")
@@ -69,11 +70,13 @@ def _check_target(manifest: Manifest) -> None:
     target = manifest.target
     if target.get("api") != "cpu":
         raise ArtifactError(
-            f"the artifact was compiled for {target.get('name')} ({target.get('api')}), not for a CPU"
+            f"the artifact was compiled for {target.get('name')} ({target.get('api')}), "
+            "not for a CPU"
         )
     missing = sorted(set(target.get("features", ())) - cpu_features())
     if missing:
         raise ArtifactError(
-            f"the artifact was compiled for {target.get('name')}; this CPU lacks {', '.join(missing)}",
+            f"the artifact was compiled for {target.get('name')}; "
+            f"this CPU lacks {', '.join(missing)}",
             hint="Compile the model for this machine: pumice compile MODEL --target native",
         )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 def available_bytes() -> int | None:
-    """Bytes that can be had without swapping: the smaller of the system's and the control group's figure; None if unknown."""
+    """Bytes that can be had without swapping: the smaller of the system's and the control group's
+    figure; None if unknown."""
     candidates = [n for n in (_system(), _control_group()) if n is not None]
     return min(candidates) if candidates else None
 
@@ -32,7 +33,8 @@ def _control_group() -> int | None:
             if limit == "max":
                 return None
             used = int((folder / used_file).read_text())
-            # Page cache counts as used but is given back: the system's own figure already allows for it.
+            # Page cache counts as used but is given back: the system's own figure already allows
+            # for it.
             return int(limit) - used if int(limit) < 1 << 60 else None
         except (OSError, ValueError):
             continue

@@ -1,4 +1,5 @@
-"""The step: the one contract between an engine, which knows no model, and an executable, which knows no request."""
+"""The step: the one contract between an engine, which knows no model, and an executable, which
+knows no request."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class StepLimits:
 class StepBatch:
     """A ragged batch; all arrays int32 and contiguous.
 
-    Sequence s owns tokens query_start[s] … query_start[s+1]−1, which are the *last* ones of its context.
+    Sequence s owns tokens query_start[s] … query_start[s+1]−1, which are the *last* ones of its
+    context.
     """
 
     tokens: np.ndarray  # [T] token ids

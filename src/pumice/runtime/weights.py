@@ -1,6 +1,7 @@
 """An artifact's weights, mapped from a safetensors file and not read.
 
-The packed buffers are opaque bytes to safetensors (U8, one dimension, a multiple of 64 long), so each starts on a 64-byte border
+The packed buffers are opaque bytes to safetensors (U8, one dimension, a multiple of 64 long), so
+each starts on a 64-byte border
 once the header is padded to one, which `compiler/export.py` does. The format: https://github.com/huggingface/safetensors#format
 """
 
@@ -43,7 +44,8 @@ class MappedWeights:
             start, end = entry["data_offsets"]
             if not 0 <= start <= end <= self.nbytes - base:
                 raise ArtifactError(
-                    f"{path} is truncated: tensor {name!r} ends at byte {base + end:,}, the file at "
+                    f"{path} is truncated: tensor {name!r} ends at byte {base + end:,}, "
+                    f"the file at "
                     f"{self.nbytes:,}",
                     hint="Compile the model again with `pumice compile`.",
                 )
@@ -67,6 +69,7 @@ class MappedWeights:
         return list(self._tensors)
 
     def populate(self) -> None:
-        """Asks the system to read the file ahead, so that the first step does not wait page by page."""
+        """Asks the system to read the file ahead, so that the first step does not wait page by
+        page."""
         if hasattr(mmap, "MADV_WILLNEED"):
             self._map.madvise(mmap.MADV_WILLNEED)

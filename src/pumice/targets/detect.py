@@ -52,7 +52,8 @@ def detect_cpu() -> Target:
         if ("neon" in target.features) == arm and target.features <= features:
             return target
     raise UnsupportedError(
-        f"this CPU ({platform.machine()}; features: {', '.join(sorted(features)) or 'none'}) is below "
+        f"this CPU ({platform.machine()}; features: "
+        f"{', '.join(sorted(features)) or 'none'}) is below "
         "every CPU target; x86-64 needs AVX2, FMA and F16C, Arm needs dot products",
     )
 

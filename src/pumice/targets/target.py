@@ -1,4 +1,5 @@
-"""What a kernel may know of the hardware it is compiled for: data only, never a name to branch on."""
+"""What a kernel may know of the hardware it is compiled for: data only, never a name to branch
+on."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ class Target:
     """One kind of device.
 
     Kernels read the fields (`vector_bits`, `has("vnni")`, `shared_bytes`), never `name`.
-    Bandwidth and peaks are the vendor's figures where one device is meant, else None: a CPU's are measured.
+    Bandwidth and peaks are the vendor's figures where one device is meant, else None: a CPU's are
+    measured.
     """
 
     name: str  # "x86-64-v3", "gfx1100", "sm_90"

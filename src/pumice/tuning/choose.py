@@ -1,4 +1,5 @@
-"""Chooses a kernel for a call: a pure function of operator, shapes, formats, target and measured rows."""
+"""Chooses a kernel for a call: a pure function of operator, shapes, formats, target and measured
+rows."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from pumice.targets import Target
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel under a configuration, with the reason for people and the reasons against the others."""
+    """A kernel under a configuration, with the reason for people and the reasons against the
+    others."""
 
     kernel: Kernel
     config: Mapping[str, int]
@@ -23,7 +25,8 @@ class Choice:
 
 
 def choose(call: OperatorCall, target: Target, kernels: Sequence[Kernel] | None = None) -> Choice:
-    """The first kernel of the operator's order that supports the call, in its analytic favourite configuration.
+    """The first kernel of the operator's order that supports the call, in its analytic favourite
+    configuration.
 
     UnsupportedError lists every kernel's reason when none does.
     """
@@ -48,5 +51,6 @@ def choose(call: OperatorCall, target: Target, kernels: Sequence[Kernel] | None 
         return Choice(kernel, config, kernel.source(call, target, config), reason, rejected)
     reasons = "; ".join(f"{name}: {why}" for name, why in rejected.items()) or "it has no kernels"
     raise UnsupportedError(
-        f"no kernel of operator {call.operator!r} runs on {target.name} with {dict(call.attrs)}: {reasons}"
+        f"no kernel of operator {call.operator!r} runs on {target.name} with "
+        f"{dict(call.attrs)}: {reasons}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -96,11 +97,10 @@ def _download(wheel: Wheel, work: Path, tell: Progress) -> Path:
 
 def _size(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip removed it meanwhile
-            continue
+    for directory, _, names in os.walk(folder):  # goes past what pip removes meanwhile
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(directory, name)).st_size
     return total
 
 

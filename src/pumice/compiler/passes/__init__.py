@@ -1,6 +1,7 @@
 """Phase 2: rewrites of the graph, one file a pass, applied in the order of `PASSES`.
 
-A pass is a function (Graph, PassContext) → Graph. It may change the nodes in place; a pattern that does not apply is left alone.
+A pass is a function (Graph, PassContext) → Graph. It may change the nodes in place; a pattern that
+does not apply is left alone.
 """
 
 from __future__ import annotations

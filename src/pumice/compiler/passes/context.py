@@ -14,7 +14,8 @@ ACTIVATION_GROUP = 32  # values of an activation row that share a scale
 
 @dataclass(frozen=True)
 class PassContext:
-    """formats: parameter → its weight's format. activations: "int8", "int16" or "float32" for affine weights' matmuls.
+    """formats: parameter → its weight's format. activations: "int8", "int16" or "float32" for
+    affine weights' matmuls.
 
     notes collects, for people, why a fusion did not apply.
     """

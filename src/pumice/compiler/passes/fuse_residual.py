@@ -1,4 +1,5 @@
-"""add(x, linear(y)) → linear(y, residual=x): the sum is formed where the product is still in registers."""
+"""add(x, linear(y)) → linear(y, residual=x): the sum is formed where the product is still in
+registers."""
 
 from __future__ import annotations
 

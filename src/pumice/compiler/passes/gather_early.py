@@ -1,4 +1,5 @@
-"""gather_rows(rms_norm(x)) → rms_norm(gather_rows(x)): only the rows whose logits are wanted are normalised."""
+"""gather_rows(rms_norm(x)) → rms_norm(gather_rows(x)): only the rows whose logits are wanted are
+normalised."""
 
 from __future__ import annotations
 

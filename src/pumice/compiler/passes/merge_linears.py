@@ -1,7 +1,9 @@
 """Linears that read the same activation become one whose weights are stacked along N.
 
-rope_append(linear(x, Wq), linear(x, Wk), linear(x, Wv)) → rope_append(linear(x, Wq|Wk|Wv)), silu_mul(linear(x, Wg), linear(x, Wu)) →
-silu_mul(linear(x, Wg|Wu)): the activation is read once and a step has fewer launches. Where the weights' formats differ (a
+rope_append(linear(x, Wq), linear(x, Wk), linear(x, Wv)) → rope_append(linear(x, Wq|Wk|Wv)),
+silu_mul(linear(x, Wg), linear(x, Wu)) →
+silu_mul(linear(x, Wg|Wu)): the activation is read once and a step has fewer launches. Where the
+weights' formats differ (a
 Q4_K_M file holds some value projections as Q6_K) the outputs are concatenated instead.
 """
 

@@ -1,8 +1,12 @@
-"""Gives every linear with an affine weight its activation as integer codes, quantized where the activation is made.
+"""Gives every linear with an affine weight its activation as integer codes, quantized where the
+activation is made.
 
-An activation row is quantized in groups of 32 with a scale each: (codes, scales, sums), the sums being what a weight's minimum or zero
-point multiplies. Mode int8 keeps 8 bits, as llama.cpp's Q8_1 does; mode int16 keeps 15 in two int8 planes, for twice the integer
-work: small models lose words to 8 bits (`operators/quantized.py`). Norms, silu·mul and attention write that form themselves when nobody else reads
+An activation row is quantized in groups of 32 with a scale each: (codes, scales, sums), the sums
+being what a weight's minimum or zero
+point multiplies. Mode int8 keeps 8 bits, as llama.cpp's Q8_1 does; mode int16 keeps 15 in two int8
+planes, for twice the integer
+work: small models lose words to 8 bits (`operators/quantized.py`). Norms, silu·mul and attention
+write that form themselves when nobody else reads
 their output; elsewhere a quantize node is inserted.
 """
 
@@ -28,7 +32,10 @@ def quantize_activations(graph: Graph, context: PassContext) -> Graph:
         if node.operator != "linear":
             continue
         group = _sum_group(node, context)
-        node.attrs = {**node.attrs, "activations": "float32" if group is None else context.activations}
+        node.attrs = {
+            **node.attrs,
+            "activations": "float32" if group is None else context.activations,
+        }
         if group is not None:
             wanted.setdefault(node.inputs["x"], {}).setdefault(group, []).append(node)
     producers, uses = graph.producers(), graph.uses()
@@ -61,7 +68,8 @@ def quantize_activations(graph: Graph, context: PassContext) -> Graph:
 
 
 def _sum_group(node: Node, context: PassContext) -> int | None:
-    """The group over which codes are summed for this linear, or None when it takes float activations."""
+    """The group over which codes are summed for this linear, or None when it takes float
+    activations."""
     fmt = context.format_of(node.inputs["weight"])
     width = int(node.inputs["x"].ty.shape[1])
     if not fmt.affine:

@@ -1,82 +1,40 @@
-"""concat in TensorIR: a copy, parallel over tokens when there may be many."""
+"""concat in TensorIR: a token is a task, and a copy of each part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pumice.operators.base import KernelSource, OperatorCall
+from pumice.operators.tir.base import CpuKernel
+from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
+from pumice.operators.tir.vector import load, store, sweep
 from pumice.targets import Target
 
+PARTS = ("a", "b", "c")
 
-class Concat:
+
+class Concat(CpuKernel):
     """Two or three parts; any widths."""
 
     name = "concat.tir"
 
-    def supports(self, call: OperatorCall, target: Target) -> str | None:
-        if target.api != "cpu":
-            return f"made for the CPU, not for {target.api}"
-        parts = len(call.attrs["widths"])
-        return None if parts in (2, 3) else f"takes 2 or 3 parts, not {parts}"
-
-    def configs(self, call: OperatorCall, target: Target) -> Sequence[Mapping[str, int]]:
-        return ({},)
+    def reason(self, attrs: Mapping[str, Any], target: Target) -> str | None:
+        count = len(attrs["widths"])
+        return None if count in (2, 3) else f"takes 2 or 3 parts, not {count}"
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
-        widths = tuple(int(w) for w in call.attrs["widths"])
-        symbol = f"concat_{'_'.join(map(str, widths))}_{call.entry}"
-        names = ("a", "b", "c")[: len(widths)]
-        function = _build(symbol, widths, parallel=call.entry != "decode")
-        return KernelSource(symbol, (*names, "out", "T"), function)
-
-
-def _build(symbol: str, widths: tuple[int, ...], *, parallel: bool) -> Any:
-    from tvm.script import tirx as T
-
-    total = sum(widths)
-    wa, wb = widths[0], widths[1]
-    loop = T.parallel if parallel else T.serial
-
-    if len(widths) == 2:
-
-        @T.prim_func
-        def two(
-            a: T.handle("float32"), b: T.handle("float32"), out: T.handle("float32"), n: T.int32
-        ):  # type: ignore[no-untyped-def]
-            T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
-            A = T.decl_buffer((n * wa,), "float32", data=a)
-            B = T.decl_buffer((n * wb,), "float32", data=b)
-            O = T.decl_buffer((n * total,), "float32", data=out)
-            for t in loop(n):
-                for j in T.serial(wa):
-                    O[t * total + j] = A[t * wa + j]
-                for j in T.serial(wb):
-                    O[t * total + wa + j] = B[t * wb + j]
-
-        return two
-
-    wc = widths[2]
-
-    @T.prim_func
-    def three(
-        a: T.handle("float32"),
-        b: T.handle("float32"),
-        c: T.handle("float32"),
-        out: T.handle("float32"),
-        n: T.int32,
-    ):  # type: ignore[no-untyped-def]
-        T.func_attr({"global_symbol": symbol, "tirx.noalias": True})
-        A = T.decl_buffer((n * wa,), "float32", data=a)
-        B = T.decl_buffer((n * wb,), "float32", data=b)
-        C = T.decl_buffer((n * wc,), "float32", data=c)
-        O = T.decl_buffer((n * total,), "float32", data=out)
-        for t in loop(n):
-            for j in T.serial(wa):
-                O[t * total + j] = A[t * wa + j]
-            for j in T.serial(wb):
-                O[t * total + wa + j] = B[t * wb + j]
-            for j in T.serial(wc):
-                O[t * total + wa + wb + j] = C[t * wc + j]
-
-    return three
+        widths = [int(width) for width in call.attrs["widths"]]
+        names = PARTS[: len(widths)]
+        shape = "_".join(map(str, widths))
+        symbol = symbol_name("concat", target.lanes, call.entry, widths=shape)
+        parameters = {**dict.fromkeys(names, "float32"), "out": "float32", "T": SIZE}
+        with kernel(symbol, parameters) as k:
+            with tasks(k["T"], parallel=call.entry != "decode") as t:
+                first = 0
+                for name, width in zip(names, widths, strict=True):
+                    for j, lanes in sweep(width, target.lanes):
+                        value = load(k[name], t * width + j, lanes)
+                        store(k["out"], t * sum(widths) + first + j, value, lanes)
+                    first += width
+        return k.source()

@@ -1,6 +1,7 @@
 """concat: out[t] = a[t] | b[t] | c[t], columns side by side.
 
-Used where linears that share an input cannot be merged into one because their weights have different formats.
+Used where linears that share an input cannot be merged into one because their weights have
+different formats.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The CPU as a device: memory, kernels, and a plan bound to one table that a single call replays."""
+"""The CPU as a device: memory, kernels, and a plan bound to one table that a single call
+replays."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import threading
@@ -18,15 +20,21 @@ _ANY = np.dtype([("type", "<i4"), ("padding", "<i4"), ("value", "<i8")])  # TVMF
 _INT, _POINTER = 1, 4
 
 
-def physical_cpus() -> list[int]:
-    """One CPU number a physical core, of those that this process may use (Linux's topology; else all)."""
+@functools.cache
+def allowed_cpus() -> tuple[int, ...]:
+    """CPU numbers that this process may use, as they were before a thread pool narrowed them."""
     try:
-        allowed = sorted(os.sched_getaffinity(0))
+        return tuple(sorted(os.sched_getaffinity(0)))
     except AttributeError:  # not Linux
-        return list(range(os.cpu_count() or 1))
+        return tuple(range(os.cpu_count() or 1))
+
+
+def physical_cpus() -> list[int]:
+    """One CPU number a physical core, of those that this process may use (Linux's topology; else
+    all)."""
     seen: set[str] = set()
     cores: list[int] = []
-    for cpu in allowed:
+    for cpu in allowed_cpus():
         path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         try:
             siblings = path.read_text().strip()
@@ -45,7 +53,7 @@ class CpuDevice:
 
     def __init__(self, threads: int | None = None) -> None:
         cores = physical_cpus()
-        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else len(cores)
+        allowed = len(allowed_cpus())
         if threads is not None and not 1 <= threads <= allowed:
             raise UsageError(
                 f"threads is {threads}; this process may use 1 to {allowed} ({len(cores)} physical "
@@ -54,7 +62,7 @@ class CpuDevice:
         if threads is None or threads <= len(cores):
             self.cpus = cores[:threads]
         else:
-            self.cpus = sorted(os.sched_getaffinity(0))[:threads]
+            self.cpus = list(allowed_cpus()[:threads])
         self._configured = threading.local()
 
     @property
@@ -87,7 +95,8 @@ class CpuDevice:
 class CapturedPlan:
     """A plan's launches as one table of C structures.
 
-    Pointers are written once. `bind` writes the integers of a batch shape where they differ; `replay` is one call into the
+    Pointers are written once. `bind` writes the integers of a batch shape where they differ;
+    `replay` is one call into the
     kernel library, whose loop calls each kernel through its packed interface.
     """
 
@@ -97,7 +106,8 @@ class CapturedPlan:
         symbols: list[str],
         arguments: list[list[int | None]],
     ) -> None:
-        """arguments[i]: for launch i, an address for a pointer or None where `set_integers` will write."""
+        """arguments[i]: for launch i, an address for a pointer or None where `set_integers` will
+        write."""
         functions = {symbol: library.function(symbol) for symbol in dict.fromkeys(symbols)}
         self._keep = functions
         self._replay = library.function("pumice_replay")

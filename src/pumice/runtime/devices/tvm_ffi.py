@@ -1,7 +1,9 @@
 """TVM's runtime library through ctypes, without importing TVM.
 
-`import tvm` costs 0.3 s and, where PyTorch is installed, several seconds more. Running compiled kernels needs only two small
-shared libraries of the wheel (libtvm_ffi, libtvm_runtime) and their C interface (tvm/ffi/c_api.h), so they are opened directly.
+`import tvm` costs 0.3 s and, where PyTorch is installed, several seconds more. Running compiled
+kernels needs only two small
+shared libraries of the wheel (libtvm_ffi, libtvm_runtime) and their C interface (tvm/ffi/c_api.h),
+so they are opened directly.
 """
 
 from __future__ import annotations
@@ -137,7 +139,8 @@ def global_function(name: str) -> FfiObject:
 def configure_threads(cpus: Iterable[int]) -> None:
     """Gives the calling thread's pool one worker a CPU of `cpus`, free to move among them.
 
-    TVM keeps a pool *per calling thread*; without this call a pool takes half of the CPUs that the system reports, which on a
+    TVM keeps a pool *per calling thread*; without this call a pool takes half of the CPUs that the
+    system reports, which on a
     virtual machine without hyper-threads is too few.
     """
     names = [str(cpu) for cpu in cpus]
