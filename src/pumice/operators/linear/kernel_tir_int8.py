@@ -79,7 +79,8 @@ class LinearInt8(CpuKernel):
         planes = int(call.attrs.get("planes", 1))
         scale = "h" if fmt.scale_dtype == "float16" else "f"
         symbol = (
-            f"pumice_linear_int8_{fmt.bits}bit_g{fmt.group}{scale}{'m' if fmt.has_min else f'z{fmt.zero}'}"
+            f"pumice_linear_int8_{fmt.bits}bit_g{fmt.group}{scale}"
+            f"{'m' if fmt.has_min else f'z{fmt.zero}'}"
             f"_r{layout.rows}_{unit.name}_p{planes}_t{config['tokens']}b{config['blocks']}"
             f"{'_bias' if bias else ''}{'_residual' if residual else ''}"
         )
