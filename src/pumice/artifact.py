@@ -163,6 +163,7 @@ class Manifest:
     schema: int = SCHEMA
     versions: dict[str, str] = field(default_factory=dict)  # tvm, triton, numpy
     memory: dict[str, int] = field(default_factory=dict)  # weights, arena, cache_block
+    options: dict[str, Any] = field(default_factory=dict)  # how it was compiled: activations …
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
@@ -222,4 +223,5 @@ def _manifest(data: dict[str, Any]) -> Manifest:
         schema=data["schema"],
         versions=data.get("versions", {}),
         memory=data.get("memory", {}),
+        options=data.get("options", {}),
     )

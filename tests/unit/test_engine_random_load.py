@@ -91,21 +91,8 @@ def whole_prompts(load: list[Job]) -> list[list[int]]:
     return prompts
 
 
-@given(
-    st.lists(jobs(), min_size=1, max_size=10),
-    small_limits(),
-    st.sampled_from([True, True, False]),
-    st.none() | st.integers(1, 5),
-)
-@settings(
-    max_examples=200,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-def test_random_load(
-    load: list[Job], bounds: StepLimits, prefix_cache: bool, chunk: int | None
-) -> None:
+def run(load: list[Job], bounds: StepLimits, prefix_cache: bool, chunk: int | None) -> LLMEngine:
+    """Plays the load, and checks every step and every output."""
     prompts = whole_prompts(load)
     executable = ToyExecutable(bounds, MODEL)
     engine = LLMEngine(executable, None, prefix_cache=prefix_cache, prefill_chunk=chunk)
@@ -150,6 +137,62 @@ def test_random_load(
             assert reasons[index] == "length"
             assert output == expected
         assert streamed.get(ids[index], []) == output
+
+    return engine
+
+
+@given(
+    st.lists(jobs(), min_size=1, max_size=10),
+    small_limits(),
+    st.sampled_from([True, True, False]),
+    st.none() | st.integers(1, 5),
+)
+@settings(
+    max_examples=120,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+def test_random_load(
+    load: list[Job], bounds: StepLimits, prefix_cache: bool, chunk: int | None
+) -> None:
+    run(load, bounds, prefix_cache, chunk)
+
+
+def test_crowded() -> None:
+    """Many requests on few blocks, so that sequences lose theirs all the time."""
+    preemptions = cached = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        load = []
+        for index in range(14):
+            follows = int(rng.integers(0, index)) if index and rng.random() < 0.6 else None
+            base = [0, 1, 2, int(rng.integers(0, 2))] * 6
+            load.append(
+                Job(
+                    prompt=base[: int(rng.integers(1, 12))],
+                    follows=follows,
+                    cut=int(rng.integers(0, 5)),
+                    params=SamplingParams(max_tokens=int(rng.integers(1, 22))),
+                    arrives=int(rng.integers(0, 60)),
+                    cancelled=int(rng.integers(0, 25)) if rng.random() < 0.2 else None,
+                    use_cache=bool(rng.random() < 0.9),
+                    salt=b"",
+                )
+            )
+        size = int(rng.integers(1, 6))
+        bounds = limits(
+            vocab_size=VOCAB,
+            block_size=size,
+            num_blocks=70 // size + int(rng.integers(0, 9)),
+            max_tokens=int(rng.integers(4, 14)),
+            context_length=68,
+        )
+        engine = run(load, bounds, prefix_cache=seed % 4 > 0, chunk=None)
+        preemptions += engine.scheduler.preemptions
+        cached += engine.stats.cached_tokens
+    assert preemptions > 20
+    assert cached > 500
 
 
 def test_the_toy_model_notices_a_wrong_block() -> None:

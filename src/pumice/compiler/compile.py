@@ -193,6 +193,12 @@ def _compile(
             "arena": max(plan.arena_bytes for plan in plans.values()),
             "cache_block": cache.bytes_per_block(),
         },
+        options={
+            "activations": options.activations,
+            "max_tokens": options.max_tokens,
+            "max_sequences": options.max_sequences,
+            "max_rows": options.max_rows,
+        },
     )
     manifest.save(work / "manifest.json")
     dump.notes(context.notes)

@@ -28,4 +28,5 @@ def node_costs(
     n, k = use.shape
     if call.operator == "embedding":
         return ["*", rows, use.nbytes // n], 0
-    return use.nbytes, ["*", rows, 2 * n * k]
+    planes = int(node.attrs.get("planes", 1))  # an activation of two planes is multiplied twice
+    return use.nbytes, ["*", rows, 2 * n * k * planes]
