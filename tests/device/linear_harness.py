@@ -21,6 +21,8 @@ from pumice.quantization import AffineWeight, QuantFormat
 from pumice.quantization.pack import dequantize, pack_affine, pack_dense
 from pumice.targets import Target
 
+# Compiling takes seconds, and formats that differ in name only share a symbol.
+_COMPILED: dict[str, Runner] = {}
 ROWS = 8  # intermediates are allocated in multiples of this many rows
 
 
@@ -74,7 +76,10 @@ class LinearRunner:
         config = kernel.configs(call, target)[0] if config is None else config
         self.call = call
         self.fmt = call.weights["w"][0]
-        self.run = Runner(kernel.source(call, target, config))
+        source = kernel.source(call, target, config)
+        if source.symbol not in _COMPILED:
+            _COMPILED[source.symbol] = Runner(source)
+        self.run = _COMPILED[source.symbol]
 
     def error(self, rng: np.random.Generator, n: int, k: int, tokens: int) -> float:
         """Error of a random problem over the size that such sums have; NaN when an output row

@@ -10,8 +10,13 @@ from typing import Any
 from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.linear.int8_problem import WORDS, Problem
+from pumice.operators.linear.prefetch import prefetch
 from pumice.operators.tir.builder import tasks, when
 from pumice.operators.tir.vector import let, load, splat, store
+
+# Two pages: the processor's prefetchers stop at the end of one. Measured on a Zen 3 core: from 55%
+# to 84% of the read bandwidth for 8-bit codes with two planes, 67 to 80% for 4-bit codes.
+AHEAD = 8192  # bytes
 
 
 def direct(p: Problem, count: int, width: int) -> None:
@@ -34,6 +39,10 @@ def _tile(p: Problem, block: Any, token: Any, count: int, width: int) -> None:
     for one in acc:
         store(one, 0, splat(0.0, r), r)
     with T.serial(0, p.groups) as g:
+        for b in range(width):
+            words = p.fmt.code_bits * r  # uint32 words of a group
+            index = ((first + b) * p.groups + g) * words + AHEAD // 4
+            prefetch(p.k["w.codes"], index, 4 * words)
         codes = [[p.unit.prepare(c) for c in p.unpack(let(first + b), g)] for b in range(width)]
         for sub in range(p.subs):
             for b in range(width):
