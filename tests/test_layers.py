@@ -54,7 +54,7 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "tvm_ffi": ("operators", "tuning", "models", "compiler", "bench.microkernels"),
     "torch": (),
     "transformers": (),
-    "triton": (),
+    "triton": ("operators.triton.build",),
     "matplotlib": ("bench.plot",),
     "typer": ("cli",),
     "rich": ("cli", "compiler.progress"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from pumice.errors import UnsupportedError
 from pumice.operators.base import Kernel, OperatorSpec
+from pumice.operators.triton.plan import TritonKernel
 
 OPERATORS: dict[str, str] = {
     "add": "pumice.operators.add.spec:SPEC",
@@ -33,11 +34,22 @@ def resolve(reference: str) -> Any:
 @functools.cache
 def get_spec(name: str) -> OperatorSpec:
     """An operator's spec; UnsupportedError names the known operators."""
-    if name not in OPERATORS:
-        raise UnsupportedError(f"operator {name!r} is unknown; known: {', '.join(OPERATORS)}")
-    spec = resolve(OPERATORS[name])
+    known = OPERATORS | GPU_OPERATORS
+    if name not in known:
+        raise UnsupportedError(f"operator {name!r} is unknown; known: {', '.join(known)}")
+    spec = resolve(known[name])
     assert isinstance(spec, OperatorSpec)
     return spec
+
+
+# Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
+GPU_OPERATORS: dict[str, str] = {}
+
+
+@functools.cache
+def triton_kernels_of(name: str) -> tuple[TritonKernel, ...]:
+    """An operator's GPU kernels, in the spec's order of preference. Imports Triton."""
+    return tuple(resolve(reference)() for reference in get_spec(name).triton_kernels)
 
 
 @functools.cache

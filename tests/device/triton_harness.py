@@ -1,0 +1,120 @@
+"""Runs plans of Triton kernels in Triton's interpreter, and compares a spec's cases.
+
+The interpreter executes kernels as NumPy on the CPU: slow, so cases are small. The kernels stay
+ordinary compiled ones for the tests that compile them: only a launch here interprets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+import triton
+from triton.runtime.interpreter import InterpretedFunction
+
+from pumice.dtypes import numpy_dtype
+from pumice.operators.base import OperatorSpec
+from pumice.operators.triton.plan import Config, Plan, Problem, TensorSpec, TritonKernel
+from pumice.targets import Target
+
+_BITS = {1: np.int8, 2: np.int16}
+_interpreted: dict[Any, InterpretedFunction] = {}
+
+
+def _interpreter(function: Any) -> InterpretedFunction:
+    if function.fn not in _interpreted:
+        _interpreted[function.fn] = InterpretedFunction(function.fn)
+    return _interpreted[function.fn]
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """The same memory as a tensor, also for the types that NumPy has from ml_dtypes."""
+    if array.dtype.type.__module__.startswith("ml_dtypes"):
+        bits = torch.from_numpy(array.view(_BITS[array.dtype.itemsize]))
+        return bits.view(getattr(torch, array.dtype.name))
+    return torch.from_numpy(array)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(ml_dtypes, name):
+        bits = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.int8)
+        return bits.numpy().view(numpy_dtype(name))
+    return tensor.numpy()
+
+
+def poisoned(spec: TensorSpec) -> np.ndarray:
+    """NaN where the type has it, else the largest value."""
+    dtype = numpy_dtype(spec.dtype)
+    if dtype.kind in "iu":
+        return np.full(spec.shape, np.iinfo(dtype).max, dtype)
+    return np.full(spec.shape, np.nan, np.float32).astype(dtype)
+
+
+def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Runs every launch over CPU tensors."""
+    buffers = dict(tensors)
+    for name, spec in plan.workspaces.items():
+        zero = name in plan.zeroed
+        array = np.zeros(spec.shape, numpy_dtype(spec.dtype)) if zero else poisoned(spec)
+        buffers[name] = to_torch(array)
+    nested = triton.runtime.jit.JITFunction.__call__
+    triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
+    try:
+        for launch in plan.launches:
+            assert all(axis > 0 for axis in launch.grid), launch.grid
+            arguments = {
+                name: buffers[value] if isinstance(value, str) else value
+                for name, value in launch.arguments.items()
+            }
+            _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
+    finally:
+        triton.runtime.jit.JITFunction.__call__ = nested
+
+
+def make_problem(
+    spec: OperatorSpec, attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
+) -> Problem:
+    """The problem of a case, its outputs included."""
+    given = {name: TensorSpec(array.shape, array.dtype.name) for name, array in inputs.items()}
+    assert spec.output_specs is not None
+    return Problem(spec.name, {**given, **spec.output_specs(attrs, given)}, attrs)
+
+
+def run_case(
+    spec: OperatorSpec,
+    kernel: TritonKernel,
+    attrs: Mapping[str, Any],
+    inputs: Mapping[str, np.ndarray],
+    target: Target,
+    config: Config | None = None,
+) -> dict[str, np.ndarray]:
+    """Outputs of a case, interpreted. Outputs start poisoned, unless they are inputs as well."""
+    problem = make_problem(spec, attrs, inputs)
+    assert kernel.supports(problem, target) is None, kernel.supports(problem, target)
+    config = kernel.configs(problem, target)[0] if config is None else config
+    arrays = {
+        name: inputs[name].copy() if name in inputs else poisoned(tensor)
+        for name, tensor in problem.tensors.items()
+    }
+    tensors = {name: to_torch(array) for name, array in arrays.items()}
+    interpret(problem, kernel.plan(problem, target, config), tensors)
+    assert spec.output_specs is not None
+    names = spec.output_specs(attrs, {n: problem[n] for n in inputs})
+    return {name: to_numpy(tensors[name]) for name in names}
+
+
+def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
+    """‖got − expected‖ / ‖expected‖ in float64; infinite where something is not finite that should
+    be."""
+    a, b = got.astype(np.float64), np.asarray(expected, np.float64)
+    assert a.shape == b.shape, (a.shape, b.shape)
+    if a.size == 0:
+        return 0.0
+    if not np.isfinite(a[np.isfinite(b)]).all():
+        return float("inf")
+    norm = float(np.linalg.norm(b))
+    return float(np.linalg.norm(a - b)) / (norm or 1.0)
