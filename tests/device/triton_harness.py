@@ -13,7 +13,9 @@ import ml_dtypes
 import numpy as np
 import torch
 import triton
-from triton.runtime.interpreter import InterpretedFunction
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 
 from pumice.dtypes import numpy_dtype
 from pumice.operators.base import OperatorSpec
@@ -22,6 +24,26 @@ from pumice.targets import Target
 
 _BITS = {1: np.int8, 2: np.int16}
 _interpreted: dict[Any, InterpretedFunction] = {}
+_dot = InterpreterBuilder.create_dot
+_tensor = interpreter._patch_lang_tensor
+
+
+def _float32(handle: TensorHandle) -> TensorHandle:
+    """bfloat16, which the interpreter holds as bits, with its value."""
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    bits = handle.data.astype(np.uint32) << np.uint32(16)
+    return TensorHandle(bits.view(np.float32), tl.float32)
+
+
+def _patch_tensor(tensor: Any, scope: Any) -> None:
+    """Bounds of loops are arrays of one element, which NumPy 2.4 no longer takes as integers."""
+    _tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+def _create_dot(self: Any, a: TensorHandle, b: TensorHandle, *rest: Any) -> Any:
+    return _dot(self, _float32(a), _float32(b), *rest)
 
 
 def _interpreter(function: Any) -> InterpretedFunction:
@@ -63,6 +85,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
         buffers[name] = to_torch(array)
     nested = triton.runtime.jit.JITFunction.__call__
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
+    InterpreterBuilder.create_dot = _create_dot
+    interpreter._patch_lang_tensor = _patch_tensor
     try:
         for launch in plan.launches:
             assert all(axis > 0 for axis in launch.grid), launch.grid
@@ -73,6 +97,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
             _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
         triton.runtime.jit.JITFunction.__call__ = nested
+        InterpreterBuilder.create_dot = _dot
+        interpreter._patch_lang_tensor = _tensor
 
 
 def make_problem(

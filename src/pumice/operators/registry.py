@@ -43,7 +43,9 @@ def get_spec(name: str) -> OperatorSpec:
 
 
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
-GPU_OPERATORS: dict[str, str] = {}
+GPU_OPERATORS: dict[str, str] = {
+    "flash_attention": "pumice.operators.flash_attention.spec:SPEC",
+}
 
 
 @functools.cache
