@@ -25,6 +25,7 @@ def attend(
     row_last,
     scale,
     cap,
+    first_v,
     D: tl.constexpr,
     DV: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -41,7 +42,7 @@ def attend(
     """
     n = tl.arange(0, BLOCK_N)
     d = tl.arange(0, BLOCK_D)
-    e = tl.arange(0, BLOCK_V)
+    e = first_v + tl.arange(0, BLOCK_V)
     k_offsets = n[:, None] * stride_k + d[None, :]
     v_offsets = n[:, None] * stride_v + e[None, :]
     if BLOCK_R > 0:
@@ -78,7 +79,7 @@ def attend(
         if MASKED:
             mask = inside[:, None] & (e < DV)[None, :]
             v = tl.load(v_tile + v_offsets, mask=mask, other=0.0)
-        elif BLOCK_V == DV:
+        elif DV % BLOCK_V == 0:
             v = tl.load(v_tile + v_offsets)
         else:
             v = tl.load(v_tile + v_offsets, mask=(e < DV)[None, :], other=0.0)
@@ -117,6 +118,7 @@ def flash_attention(
     right,
     D: tl.constexpr,
     DV: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -128,10 +130,12 @@ def flash_attention(
     CAP: tl.constexpr,
 ):
     """Row m of a tile is query m // PACK under head m % PACK of a group: PACK is 1, or all heads of
-    a group, so that few queries still fill a tile. Key columns are D = BLOCK_D + rest."""
+    a group, so that few queries still fill a tile. D = BLOCK_D + rest. A program makes one of PARTS
+    slices of the values' columns."""
     ROWS: tl.constexpr = BLOCK_M // PACK
     LOG2_E: tl.constexpr = 1.4426950408889634
-    pid = tl.program_id(0)
+    pid = tl.program_id(0) // PARTS
+    first_v = tl.program_id(0) % PARTS * BLOCK_V
     heads = kv_heads * (group // PACK)
     tile = pid // heads
     if BOUNDED:
@@ -198,21 +202,21 @@ def flash_attention(
     if WINDOW:
         acc, maximum, total = attend(
             acc, maximum, total, queries_main, queries_rest, k_base, v_base, stride_kt, stride_vt,
-            begin, tl.minimum(whole_begin, end), keys, row_first, row_last, scale, cap,
+            begin, tl.minimum(whole_begin, end), keys, row_first, row_last, scale, cap, first_v,
             D, DV, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP,
         )  # fmt: skip
     acc, maximum, total = attend(
         acc, maximum, total, queries_main, queries_rest, k_base, v_base, stride_kt, stride_vt,
-        whole_begin, whole_end, keys, row_first, row_last, scale, cap,
+        whole_begin, whole_end, keys, row_first, row_last, scale, cap, first_v,
         D, DV, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, False, WINDOW, CAP,
     )  # fmt: skip
     acc, maximum, total = attend(
         acc, maximum, total, queries_main, queries_rest, k_base, v_base, stride_kt, stride_vt,
-        whole_end, end, keys, row_first, row_last, scale, cap,
+        whole_end, end, keys, row_first, row_last, scale, cap, first_v,
         D, DV, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP,
     )  # fmt: skip
 
-    e = tl.arange(0, BLOCK_V)
+    e = first_v + tl.arange(0, BLOCK_V)
     divisor = tl.where(total == 0.0, 1.0, total)
     acc = acc * (1.0 / divisor)[:, None]
     o_tile = out + (q_start + first).to(tl.int64) * stride_ot
@@ -222,4 +226,4 @@ def flash_attention(
     if lse is not None:
         value = tl.where(total == 0.0, float("-inf"), (maximum + tl.log2(divisor)) / LOG2_E)
         l_rows = lse + row_head.to(tl.int64) * stride_lh + q_start + first + row
-        tl.store(l_rows, value, mask=valid)
+        tl.store(l_rows, value, mask=valid & (first_v == 0))

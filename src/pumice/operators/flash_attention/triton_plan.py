@@ -93,13 +93,13 @@ class FlashAttention:
         widest = max(sum(split_dim(dim)), next_power_of_2(problem["v"].shape[2]))
         sequences = max(problem["cu_seqlens_q"].shape[0] - 1, 1)
         rows = cdiv(tokens, sequences)
-        long = [_config(*row, pack=1) for row in _tiles(target, widest)]
+        long = long_tiles(target, widest)
         if group == 1 or rows >= 128:
             return long
         packed = [
-            _config(*row, pack=group)
-            for row in _short_tiles(target, widest)
-            if row[0] >= group and (row[0] == 16 or row[0] // 2 < rows * group)
+            {**tile, "PACK": group}
+            for tile in short_tiles(target, widest)
+            if tile["BLOCK_M"] >= group and tile["BLOCK_M"] < max(32, 2 * rows * group)
         ]
         return packed + long if rows * group <= 64 else long + packed
 
@@ -119,11 +119,13 @@ class FlashAttention:
         left, right = attrs.get("window_left", -1), attrs.get("window_right", -1)
         right = 0 if attrs.get("causal") else right
         main, rest = split_dim(dim)
+        block_v = min(config["BLOCK_V"], next_power_of_2(dim_v))
+        parts = cdiv(dim_v, block_v)
         pointers = {name: name for name in ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "out")}
         optional = {name: name for name in ("sinks", "lse") if name in tensors}
         launch = Launch(
             kernel=_kernel(),
-            grid=(tiles * kv_heads * (group // pack), 1, 1),
+            grid=(tiles * kv_heads * (group // pack) * parts, 1, 1),
             arguments={
                 **pointers,
                 **optional,
@@ -146,7 +148,8 @@ class FlashAttention:
                 "BLOCK_N": config["BLOCK_N"],
                 "BLOCK_D": main,
                 "BLOCK_R": rest,
-                "BLOCK_V": next_power_of_2(dim_v),
+                "BLOCK_V": block_v,
+                "PARTS": parts,
                 "PACK": pack,
                 "WINDOW": left >= 0,
                 "BOUNDED": right >= 0,
@@ -154,7 +157,7 @@ class FlashAttention:
             },
             num_warps=config["warps"],
             num_stages=config["stages"],
-            options={"rocm": {"waves_per_eu": config["waves"]}} if config["waves"] else {},
+            options=rocm_options(target, config["waves"]),
         )  # fmt: skip
         return Plan((launch,))
 
@@ -169,20 +172,45 @@ def _strides(tensor: TensorSpec, letter: str) -> dict[str, int]:
     return {f"stride_{letter}t": tensor.stride[0], f"stride_{letter}h": tensor.stride[1]}
 
 
-def _config(m: int, n: int, warps: int, stages: int, waves: int = 0, *, pack: int) -> Config:
+def rocm_options(target: Target, waves: int) -> dict[str, Any]:
+    """Compiler options of attention kernels on AMD GPUs."""
+    options: dict[str, Any] = {"waves_per_eu": waves} if waves else {}
+    if target.matrix_unit == "wmma":
+        # Values are read from shared memory in halves: hoisting all those reads would spill.
+        options["schedule_hint"] = "attention"
+    return {"rocm": options} if options else {}
+
+
+def doubled_operands(target: Target) -> bool:
+    """Whether matrix operands are held twice in registers, as the first WMMA (RDNA3) does; the
+    second one, which multiplies 8-bit floats, does not."""
+    return target.matrix_unit == "wmma" and "float8_e4m3fn" not in target.dtypes
+
+
+def _config(m: int, n: int, warps: int, stages: int, waves: int = 0, v: int = 256) -> Config:
     return {
-        "BLOCK_M": m, "BLOCK_N": n, "warps": warps, "stages": stages, "waves": waves, "PACK": pack
+        "BLOCK_M": m, "BLOCK_N": n, "BLOCK_V": v, "warps": warps, "stages": stages, "waves": waves,
+        "PACK": 1,
     }  # fmt: skip
 
 
-_Tile = tuple[int, ...]  # BLOCK_M, BLOCK_N, warps, stages, waves per EU
+_Tile = tuple[int, ...]  # BLOCK_M, BLOCK_N, warps, stages, waves per EU, BLOCK_V
 
 
-def _tiles(target: Target, width: int) -> list[_Tile]:
+def long_tiles(target: Target, width: int) -> list[Config]:
     """Tiles for many queries, by the matrix unit and the widest of the heads' sizes."""
+    return [_config(*row) for row in _long(target, width)]
+
+
+def short_tiles(target: Target, width: int) -> list[Config]:
+    """Tiles for few queries of many heads a group: bandwidth decides."""
+    return [_config(*row) for row in _short(target, width)]
+
+
+def _long(target: Target, width: int) -> list[_Tile]:
     unit = target.matrix_unit
     if unit in ("wgmma", "tcgen05"):
-        # One warpgroup of 128 rows leaves room for a second program on the multiprocessor, whose
+        # A tile of one warpgroup leaves room for a second program on the multiprocessor, whose
         # products run while the first computes exponentials.
         if width <= 64:
             return [(128, 64, 4, 3), (128, 128, 8, 3), (128, 128, 4, 2), (64, 128, 4, 3),
@@ -193,27 +221,34 @@ def _tiles(target: Target, width: int) -> list[_Tile]:
         return [(128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3), (64, 32, 4, 3)]
     if unit == "mma":
         if width <= 128:
-            return [(128, 64, 4, 2), (128, 32, 4, 3), (64, 64, 4, 3), (128, 64, 8, 2)]
-        return [(64, 32, 4, 2), (128, 32, 8, 2), (32, 32, 4, 2)]
+            return [(128, 64, 8, 2), (64, 64, 4, 3 if target.shared_bytes > 100 << 10 else 2),
+                    (128, 32, 4, 2), (128, 64, 4, 2)]  # fmt: skip
+        return [(64, 32, 4, 2), (128, 32, 8, 1), (32, 32, 4, 2)]
     if unit == "mfma":
         if width <= 64:
-            return [(128, 64, 4, 1, 2), (256, 64, 8, 1, 2), (128, 64, 4, 2, 2), (64, 64, 4, 1, 3)]
+            return [(128, 64, 4, 1, 2), (256, 64, 8, 1, 2), (128, 128, 4, 1, 2), (64, 64, 4, 1, 2)]
         if width <= 128:
-            return [(128, 64, 4, 1, 2), (128, 128, 8, 1, 2), (128, 64, 8, 1, 2), (64, 64, 4, 1, 2)]
-        return [(128, 32, 8, 1, 1), (64, 32, 4, 1, 1), (64, 64, 8, 1, 1)]
+            return [(128, 64, 4, 1, 2), (128, 64, 8, 1, 2), (64, 64, 4, 1, 2), (128, 32, 4, 1, 2)]
+        return [(128, 32, 4, 1), (64, 64, 4, 1), (64, 32, 4, 1)]
+    if width <= 64:
+        return [(128, 32, 8, 1), (64, 32, 4, 1), (64, 16, 4, 1)]
+    if doubled_operands(target):
+        rows = [(128, 16, 8, 1), (64, 16, 4, 1)]
+        return rows if width <= 128 else [(128, 16, 8, 1, 0, 64), (64, 16, 4, 1, 0, 64)]
     if width <= 128:
-        return [(64, 32, 4, 1), (64, 64, 8, 1), (32, 32, 2, 1), (64, 16, 4, 1)]
-    return [(64, 16, 8, 1), (32, 16, 4, 1), (64, 32, 8, 1)]
+        return [(128, 32, 8, 1), (64, 32, 4, 1), (128, 16, 8, 1)]
+    return [(64, 16, 8, 1), (32, 16, 4, 1)]
 
 
-def _short_tiles(target: Target, width: int) -> list[_Tile]:
-    """Tiles for few queries of many heads a group: bandwidth decides."""
+def _short(target: Target, width: int) -> list[_Tile]:
     unit = target.matrix_unit
     if unit in ("wgmma", "tcgen05", "mma"):
-        n, stages = (64, 2) if width > 128 or target.shared_bytes < 128 << 10 else (64, 3)
-        rows = [(16, n, 4, stages), (32, n, 4, stages), (64, n, 4, stages)]
-        return rows if width <= 128 else [(m, n // 2, w, s) for m, n, w, s in rows]
-    if unit == "mfma":
+        stages = 2 if width > 128 or target.shared_bytes < 128 << 10 else 3
         n = 64 if width <= 128 else 32
-        return [(16, n, 4, 1), (32, n, 4, 1), (64, n, 4, 1, 2 if width <= 128 else 1)]
-    return [(16, 32, 2, 1), (32, 32, 4, 1)] if width <= 128 else [(16, 16, 4, 1), (32, 16, 4, 1)]
+        return [(m, n, 4, stages) for m in (16, 32, 64)]
+    if unit == "mfma":
+        if width <= 128:
+            return [(16, 64, 4, 1), (32, 64, 4, 1), (64, 64, 4, 1, 2)]
+        return [(16, 32, 4, 1), (32, 32, 4, 1), (64, 32, 4, 1)]
+    v = 64 if width > 128 and doubled_operands(target) else 256
+    return [(16, 16, 4, 1, 0, v), (32, 16, 4, 1, 0, v), (64, 16, 4 if width <= 128 else 8, 1, 0, v)]
