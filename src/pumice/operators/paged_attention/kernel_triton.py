@@ -40,7 +40,7 @@ def attend_pages(
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
 ):
-    """Keys begin … end − 1 of one sequence into the running softmax; begin is a multiple of BLOCK_N.
+    """Keys begin … end − 1 of a sequence into the running softmax; begin is a multiple of BLOCK_N.
 
     Block numbers are read one tile ahead, so that the loads that need them do not wait for them.
     """
@@ -149,7 +149,8 @@ def paged_attention(
 ):
     """Row m of a tile is query m // GROUP under head m % GROUP of a group. Without `query_start` a
     sequence has one query. With `lse` a program takes one part of the keys, and writes its average
-    and the logarithm (base 2) of its softmax's denominator, −∞ where it saw no key. A program makes one of PARTS slices of the values' columns."""
+    and the logarithm (base 2) of its softmax's denominator, −∞ where it saw no key. A program
+    makes one of PARTS slices of the values' columns."""
     ROWS: tl.constexpr = BLOCK_M // GROUP
     LOG2_E: tl.constexpr = 1.4426950408889634
     # Programs of one sequence's heads run side by side: their keys may be neighbours in memory.
@@ -263,7 +264,9 @@ def paged_attention(
         tl.store(o_rows + e[None, :], acc, mask=mask & some[:, None])
         value = tl.where(some, maximum + tl.log2(tl.where(some, total, 1.0)), float("-inf"))
         l_tile = lse + tl.cast(q_start + first, tl.int64) * stride_lt + split
-        tl.store(l_tile + row * stride_lt + row_head * stride_lh, value, mask=valid & (first_v == 0))
+        tl.store(
+            l_tile + row * stride_lt + row_head * stride_lh, value, mask=valid & (first_v == 0)
+        )
     else:
         tl.store(o_rows + e[None, :], acc.to(out.dtype.element_ty), mask=mask)
 

@@ -75,9 +75,7 @@ def most_keys(problem: Problem) -> int:
 
 def width_of(problem: Problem) -> int:
     """The wider of the padded head sizes."""
-    return max(
-        sum(split_dim(problem["q"].shape[2])), next_power_of_2(problem["v_cache"].shape[3])
-    )
+    return max(sum(split_dim(problem["q"].shape[2])), next_power_of_2(problem["v_cache"].shape[3]))
 
 
 def split_counts(problem: Problem, target: Target, programs: int) -> list[int]:
@@ -137,7 +135,8 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
             "stride_kb": k.stride[0], "stride_kn": k.stride[1], "stride_kh": k.stride[2],
             "stride_vb": v.stride[0], "stride_vn": v.stride[1], "stride_vh": v.stride[2],
             "stride_table": problem["block_table"].stride[0],
-            "stride_k_scale": _step(problem, "k_scale"), "stride_v_scale": _step(problem, "v_scale"),
+            "stride_k_scale": _step(problem, "k_scale"),
+            "stride_v_scale": _step(problem, "v_scale"),
             "sequences": sequences, "tiles": tiles, "kv_heads": kv_heads, "splits": splits,
             "scale": scale, "cap": cap, "left": max(left, 0),
         },
