@@ -117,7 +117,7 @@ def with_options(
 ) -> None:
     """Turns the markers "sinks" and "scales" (how many) of a case's attrs into inputs."""
     if attrs.pop("sinks", False):
-        inputs["sinks"] = rng.standard_normal(inputs["q"].shape[1], dtype=np.float32)
+        inputs["sinks"] = rng.standard_normal(inputs["q"].shape[1:2], dtype=np.float32)
     if count := attrs.pop("scales", 0):
         for name in ("k_scale", "v_scale"):
             inputs[name] = np.asarray(rng.uniform(0.2, 2.0, count), np.float32)
