@@ -188,6 +188,18 @@ def paged_attention(
         mask = valid[:, None] & (r < D)[None, :]
         queries_rest = tl.load(q_rows + r[None, :], mask=mask, other=0.0)
 
+    if k_cache.dtype.element_ty.primitive_bitwidth == 8:
+        # 8-bit floats widen to float16 in half the instructions of bfloat16, so q joins them there,
+        # scaled to at most 1.
+        peak = tl.max(tl.abs(queries_main.to(tl.float32)))
+        if BLOCK_R > 0:
+            peak = tl.maximum(peak, tl.max(tl.abs(queries_rest.to(tl.float32))))
+        peak = tl.where(peak > 0.0, peak, 1.0)
+        queries_main = (queries_main.to(tl.float32) / peak).to(tl.float16)
+        if BLOCK_R > 0:
+            queries_rest = (queries_rest.to(tl.float32) / peak).to(tl.float16)
+        scale = scale * peak
+
     position = first + row + (context - queries)
     lowest = first + (context - queries)
     highest = tl.minimum(first + ROWS, queries) - 1 + (context - queries)

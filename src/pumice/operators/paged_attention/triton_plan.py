@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pumice.dtypes import itemsize
 from pumice.operators.flash_attention.triton_plan import (
     attrs_fault,
     doubled_operands,
@@ -189,8 +190,9 @@ def paged_config(
     }  # fmt: skip
 
 
-def decode_tiles(target: Target, width: int, m: int) -> list[tuple[int, int, int]]:
-    """(BLOCK_N, warps, stages) for m rows, the favourite first: bytes in flight decide."""
+def decode_tiles(target: Target, width: int, size: int) -> list[tuple[int, int, int]]:
+    """(BLOCK_N, warps, stages) for cache elements of `size` bytes, the favourite first: bytes in
+    flight decide."""
     unit = target.matrix_unit
     if unit in ("wgmma", "tcgen05", "mma"):
         large = target.shared_bytes > 128 << 10
@@ -199,6 +201,8 @@ def decode_tiles(target: Target, width: int, m: int) -> list[tuple[int, int, int
         if width <= 128:
             if not large:
                 return [(64, 4, 2), (32, 4, 3), (32, 2, 3)]
+            if size == 1:
+                return [(128, 4, 3), (64, 4, 3), (128, 8, 3), (128, 4, 2), (64, 4, 4), (64, 8, 4)]
             return [(64, 4, 3), (64, 4, 2), (128, 4, 2), (32, 4, 4), (64, 8, 3), (32, 2, 3)]
         return [(32, 4, 3 if large else 2), (64, 4, 2) if large else (16, 4, 3), (32, 8, 2)]
     if unit == "mfma":
@@ -233,7 +237,7 @@ class PagedAttention:
         v = 64 if width > 128 and doubled_operands(target) else 256
         programs = max(problem["q"].shape[0], 1) * kv_heads
         counts = split_counts(problem, target, programs)
-        tiles = decode_tiles(target, width, m)
+        tiles = decode_tiles(target, width, itemsize(problem["k_cache"].dtype))
         rows = [(tiles[0], count) for count in counts]
         rows += [(tile, count) for tile in tiles[1:] for count in counts[:2]]
         return [paged_config(m, *tile, splits=count, v=v) for tile, count in rows]
