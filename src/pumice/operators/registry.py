@@ -45,6 +45,9 @@ def get_spec(name: str) -> OperatorSpec:
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
 GPU_OPERATORS: dict[str, str] = {
     "gemm": "pumice.operators.gemm.spec:SPEC",
+    "flash_attention": "pumice.operators.flash_attention.spec:SPEC",
+    "paged_attention": "pumice.operators.paged_attention.spec:SPEC",
+    "paged_prefill": "pumice.operators.paged_prefill.spec:SPEC",
 }
 
 
