@@ -13,15 +13,53 @@ import ml_dtypes
 import numpy as np
 import torch
 import triton
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
-from pumice.dtypes import numpy_dtype
+from pumice.dtypes import TRITON_NAMES, numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.triton.plan import Config, Plan, Problem, TensorSpec, TritonKernel
 from pumice.targets import Target
 
 _BITS = {1: np.int8, 2: np.int16}
 _interpreted: dict[Any, InterpretedFunction] = {}
+
+
+def _convert(values: np.ndarray, source: Any, wanted: Any, rounding: Any) -> np.ndarray:
+    """Conversion between floats to nearest even, as GPUs do it. Triton's own truncates to bfloat16,
+    loses the carry of a rounded 8-bit mantissa, and truncates subnormals."""
+    names = {triton_name: name for name, triton_name in TRITON_NAMES.items()}
+    given = values.view(numpy_dtype(names[source.name]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = given.astype(np.float32).astype(numpy_dtype(names[wanted.name]))
+    bits = np.dtype(f"uint{wanted.primitive_bitwidth}")
+    return np.ascontiguousarray(converted).view(bits).reshape(values.shape)
+
+
+def _patch_tensor(tensor: Any, scope: Any) -> None:
+    """A tensor of one element is an index: Triton's own way needs NumPy before 2.4."""
+    _ORIGINAL["tensor"](tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+def _patch_core(language: Any, scope: Any) -> None:
+    """The 8-bit types of CDNA3, which Triton's interpreter leaves out."""
+    _ORIGINAL["core"](language, scope)
+    known = language.dtype.to_ir
+
+    def to_ir(self: Any, builder: Any) -> Any:
+        missing = {"fp8e4b8": "get_fp8e4b8_ty", "fp8e5b16": "get_fp8e5b16_ty"}
+        return getattr(builder, missing[self.name])() if self.name in missing else known(self, builder)
+
+    scope.set_attr(language.dtype, "to_ir", to_ir)
+
+
+_ORIGINAL = {"tensor": interpreter._patch_lang_tensor, "core": interpreter._patch_lang_core}
+_PATCHES = {
+    "_convert_float": _convert,
+    "_patch_lang_tensor": _patch_tensor,
+    "_patch_lang_core": _patch_core,
+}
 
 
 def _interpreter(function: Any) -> InterpretedFunction:
@@ -62,6 +100,9 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
         array = np.zeros(spec.shape, numpy_dtype(spec.dtype)) if zero else poisoned(spec)
         buffers[name] = to_torch(array)
     nested = triton.runtime.jit.JITFunction.__call__
+    before = {name: getattr(interpreter, name) for name in _PATCHES}
+    for name, patch in _PATCHES.items():
+        setattr(interpreter, name, patch)
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
     try:
         for launch in plan.launches:
@@ -73,6 +114,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
             _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
         triton.runtime.jit.JITFunction.__call__ = nested
+        for name, original in before.items():
+            setattr(interpreter, name, original)
 
 
 def make_problem(
