@@ -43,7 +43,9 @@ def get_spec(name: str) -> OperatorSpec:
 
 
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
-GPU_OPERATORS: dict[str, str] = {}
+GPU_OPERATORS: dict[str, str] = {
+    "norm": "pumice.operators.norm.spec:SPEC",
+}
 
 
 @functools.cache

@@ -1,0 +1,32 @@
+"""norm compiles for every GPU: wide loads, nothing spilled."""
+
+from __future__ import annotations
+
+import pytest
+from triton_code import compiled, problem_of
+
+from pumice.operators.norm.spec import SPEC
+from pumice.operators.norm.triton_plan import NormLoop, NormRows
+from pumice.operators.triton.plan import TensorSpec
+from pumice.targets import GPU_TARGETS, Target
+
+ROWS = (
+    (4096, 4096, {"kind": "rms"}),
+    (64, 16384, {"kind": "rms", "quantize": "group"}),
+    (4096, 8192, {"kind": "layer", "quantize": "token"}),
+)
+
+
+@pytest.mark.parametrize("target", GPU_TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("case", range(len(ROWS)))
+def test_rows(case: int, target: Target) -> None:
+    rows, width, attrs = ROWS[case]
+    fp8 = target.api == "rocm" or "float8_e4m3fn" in target.dtypes
+    attrs = {"eps": 1e-5, "out_dtype": "float8_e4m3fn" if fp8 else "int8", **attrs}
+    inputs = {n: TensorSpec((rows, width), "bfloat16") for n in ("x", "residual")}
+    inputs["weight"] = TensorSpec((width,), "bfloat16")
+    problem = problem_of(SPEC, attrs, inputs)
+    kernel = NormLoop() if case == 2 else NormRows()
+    (binary,) = compiled(kernel, problem, target)
+    wide = "_load_b128" if target.wave == 32 else "_load_dwordx4"
+    assert (wide if target.api == "rocm" else "ld.global.v4.b32") in binary.assembly
