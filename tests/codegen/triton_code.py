@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import triton
 
 from pumice.operators.base import OperatorSpec
 from pumice.operators.triton.build import Binary, build_plan
@@ -19,7 +24,16 @@ def spills(binary: Binary, target: Target) -> int:
         scratch = re.findall(r"\.private_segment_fixed_size:\s*(\d+)", binary.assembly)
         assert lines and scratch
         return sum(map(int, lines + scratch))
-    return int(getattr(binary.metadata, "n_spills", 0) or 0) + binary.assembly.count(".local ")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.code)
+        file.flush()
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        text = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    used = re.findall(r"(?:STACK|LOCAL):(\d+)", text)
+    assert used
+    return sum(map(int, used))
 
 
 def problem_of(

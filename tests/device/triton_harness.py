@@ -49,7 +49,9 @@ def _patch_core(language: Any, scope: Any) -> None:
 
     def to_ir(self: Any, builder: Any) -> Any:
         missing = {"fp8e4b8": "get_fp8e4b8_ty", "fp8e5b16": "get_fp8e5b16_ty"}
-        return getattr(builder, missing[self.name])() if self.name in missing else known(self, builder)
+        return (
+            getattr(builder, missing[self.name])() if self.name in missing else known(self, builder)
+        )
 
     scope.set_attr(language.dtype, "to_ir", to_ir)
 
@@ -111,7 +113,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
                 name: buffers[value] if isinstance(value, str) else value
                 for name, value in launch.arguments.items()
             }
-            _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
+            with np.errstate(all="ignore"):  # a GPU does not warn of an infinity either
+                _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
         triton.runtime.jit.JITFunction.__call__ = nested
         for name, original in before.items():

@@ -44,7 +44,10 @@ def get_spec(name: str) -> OperatorSpec:
 
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
 GPU_OPERATORS: dict[str, str] = {
+    "activation_mul": "pumice.operators.activation_mul.spec:SPEC",
+    "dequantize_fp8": "pumice.operators.quantize_fp8.spec:DEQUANTIZE_SPEC",
     "norm": "pumice.operators.norm.spec:SPEC",
+    "quantize_fp8": "pumice.operators.quantize_fp8.spec:SPEC",
 }
 
 

@@ -9,9 +9,7 @@ from pumice.operators.quantize_fp8.device_triton import store_row_codes
 
 
 @triton.jit
-def _load(
-    x, residual, rows, columns, mask, x_stride, residual_stride
-):
+def _load(x, residual, rows, columns, mask, x_stride, residual_stride):
     """x in float32, or the sum with the residual, rounded as it is stored."""
     value = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask=mask, other=0.0)
     value = value.to(tl.float32)

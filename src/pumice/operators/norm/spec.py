@@ -63,7 +63,13 @@ def cases(rng: np.random.Generator) -> list[Case]:
     found: list[Case] = []
 
     def add(
-        rows: int, width: int, dtype: Any, *, residual: bool = False, bias: bool = False, **attrs: Any
+        rows: int,
+        width: int,
+        dtype: Any,
+        *,
+        residual: bool = False,
+        bias: bool = False,
+        **attrs: Any,
     ) -> None:
         dtype = np.dtype(dtype)
         x = rng.standard_normal((rows, width)) * 10.0 ** rng.integers(-2, 3, (rows, 1))

@@ -6,30 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pumice.operators.quantize_fp8.rows import GROUP, LARGEST, MODES, quantize_reason
-from pumice.operators.triton.plan import (
-    Config,
-    Launch,
-    Plan,
-    Problem,
-    TensorSpec,
-    cdiv,
-    next_power_of_2,
-)
+from pumice.operators.quantize_fp8.triton_plan import WIDEST, row_configs, row_reason
+from pumice.operators.triton.plan import Config, Launch, Plan, Problem, cdiv, next_power_of_2
 from pumice.targets import Target
-
-WIDEST = 16384  # that one program holds in registers
-_FLOATS = ("float16", "bfloat16", "float32")
-
-
-def row_reason(operator: str, name: str, spec: TensorSpec) -> str | None:
-    """Why rows of a tensor cannot be read, or None: two axes, floats, the last one contiguous."""
-    if len(spec.shape) != 2:
-        return f"{operator}: {name} has shape {spec.shape}; two axes are allowed"
-    if spec.dtype not in _FLOATS:
-        return f"{operator}: {name} is {spec.dtype}; allowed: {', '.join(_FLOATS)}"
-    if spec.shape[1] > 1 and spec.stride[1] != 1:
-        return f"{operator}: {name} has strides {spec.stride}; the last must be 1"
-    return None
 
 
 def norm_reason(problem: Problem, target: Target) -> str | None:
@@ -67,31 +46,6 @@ def _arguments(problem: Problem) -> tuple[dict[str, str | int | float], dict[str
     return arguments, constants
 
 
-def row_warps(block: int, rows: int, few: bool, target: Target) -> int:
-    """Warps of a program over rows × block elements: 16 to 32 elements a thread when there are
-    rows enough, 8 when few rows leave the device idle."""
-    each = 8 if few else 16
-    warps = next_power_of_2(cdiv(rows * block, each * target.wave))
-    return max(1, min(warps, 1024 // target.wave, 16))
-
-
-def row_configs(rows: int, width: int, least: int, target: Target) -> list[dict[str, int]]:
-    """Candidates (rows a program, warps) for row kernels over `rows` rows."""
-    block = max(next_power_of_2(width), least)
-    few = rows < 2 * target.compute_units
-    each = max(1, min(8, 4096 // block)) if not few else 1
-    favourite = row_warps(block, each, few, target)
-    found = [{"rows": each, "warps": favourite}]
-    most = min(16, 1024 // target.wave)
-    for r in dict.fromkeys((each, max(1, each // 4), min(2 * each, 16))):
-        for w in (favourite, favourite * 2, favourite // 2, 4):
-            config = {"rows": r, "warps": w}
-            # at most 64 elements a thread: beyond, registers spill
-            if 1 <= w <= most and r * block <= 64 * w * target.wave and config not in found:
-                found.append(config)
-    return found
-
-
 class NormRows:
     """Rows of up to 16384 elements, one or several a program, read once."""
 
@@ -105,7 +59,7 @@ class NormRows:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         rows, width = problem["x"].shape
-        return row_configs(rows, width, GROUP, target)
+        return row_configs(rows, width, target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.norm.kernel_triton import norm_rows
@@ -117,9 +71,7 @@ class NormRows:
         block = max(next_power_of_2(width), GROUP)
         constants |= {"ROWS": config["rows"], "BLOCK": block}
         grid = (cdiv(rows, config["rows"]), 1, 1)
-        return Plan(
-            (Launch(norm_rows, grid, arguments, constants, num_warps=config["warps"]),)
-        )
+        return Plan((Launch(norm_rows, grid, arguments, constants, num_warps=config["warps"]),))
 
 
 class NormLoop:

@@ -44,7 +44,7 @@ def store_row_codes(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Writes a block of rows as it is (QUANTIZE 0), with a scale a row (1) or a group of 128 (2)."""
+    """Writes a block of rows: as it is (QUANTIZE 0), by a scale a row (1) or a group of 128 (2)."""
     columns = first + tl.arange(0, BLOCK)
     at = out + rows[:, None] * out_stride + columns[None, :]
     mask = (rows < T)[:, None] & (columns < width)[None, :]
