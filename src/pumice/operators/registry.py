@@ -46,6 +46,8 @@ def get_spec(name: str) -> OperatorSpec:
 GPU_OPERATORS: dict[str, str] = {
     "activation_mul": "pumice.operators.activation_mul.spec:SPEC",
     "dequantize_fp8": "pumice.operators.quantize_fp8.spec:DEQUANTIZE_SPEC",
+    "dequantize_w4": "pumice.operators.gemm_w4.spec:DEQUANTIZE_SPEC",
+    "gemm_w4": "pumice.operators.gemm_w4.spec:SPEC",
     "norm": "pumice.operators.norm.spec:SPEC",
     "quantize_fp8": "pumice.operators.quantize_fp8.spec:SPEC",
 }
