@@ -78,6 +78,18 @@ _PATCHES = {
 }
 
 
+def _dot(self: Any, a: Any, b: Any, total: Any, *_: Any) -> Any:
+    """A product whose operands may be bfloat16 or 8-bit floats, which NumPy has as integers."""
+    names = {triton_name: name for name, triton_name in TRITON_NAMES.items()}
+
+    def wide(operand: Any) -> np.ndarray:
+        values = np.ascontiguousarray(operand.data).view(numpy_dtype(names[operand.dtype.name]))
+        return values.astype(np.int32 if values.dtype.kind in "iu" else np.float32)
+
+    product = np.matmul(wide(a), wide(b), dtype=total.data.dtype)
+    return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
+
+
 def _interpreter(function: Any) -> InterpretedFunction:
     if function.fn not in _interpreted:
         _interpreted[function.fn] = InterpretedFunction(function.fn)
@@ -119,6 +131,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
     before = {name: getattr(interpreter, name) for name in _PATCHES}
     for name, patch in _PATCHES.items():
         setattr(interpreter, name, patch)
+    dot = interpreter.InterpreterBuilder.create_dot
+    interpreter.InterpreterBuilder.create_dot = _dot
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
     InterpreterBuilder.create_dot = _create_dot
     try:
@@ -132,7 +146,11 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
                 _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
         triton.runtime.jit.JITFunction.__call__ = nested
+<<<<<<< HEAD
         InterpreterBuilder.create_dot = _dot
+=======
+        interpreter.InterpreterBuilder.create_dot = dot
+>>>>>>> w-tnorm
         for name, original in before.items():
             setattr(interpreter, name, original)
 

@@ -127,14 +127,14 @@ def pair_sum(a, b):
 
 @triton.jit
 def larger(a, b, BRAIN: tl.constexpr):
-    """The larger absolute values of two pairs; their signs mean nothing."""
+    """The larger absolute values of two pairs."""
     if BRAIN:
         return tl.inline_asm_elementwise(
-            "max.xorsign.abs.bf16x2 $0, $1, $2;", "=r,r,r", [a, b],
+            "{ .reg .b32 a, b; abs.bf16x2 a, $1; abs.bf16x2 b, $2; max.bf16x2 $0, a, b; }", "=r,r,r", [a, b],
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     return tl.inline_asm_elementwise(
-        "max.xorsign.abs.f16x2 $0, $1, $2;", "=r,r,r", [a, b],
+        "{ .reg .b32 a, b; abs.f16x2 a, $1; abs.f16x2 b, $2; max.f16x2 $0, a, b; }", "=r,r,r", [a, b],
         dtype=tl.int32, is_pure=True, pack=1,
     )  # fmt: skip
 
@@ -158,7 +158,7 @@ def largest(
         c = larger(larger(x8, x9, BRAIN), larger(xa, xb, BRAIN), BRAIN)
         d = larger(larger(xc, xd, BRAIN), larger(xe, xf, BRAIN), BRAIN)
         top = larger(larger(a, b, BRAIN), larger(c, d, BRAIN), BRAIN)
-        return tl.maximum(tl.abs(low_half(top, BRAIN)), tl.abs(high_half(top, BRAIN)))
+        return tl.maximum(low_half(top, BRAIN), high_half(top, BRAIN))
     # Absolute values of 16-bit floats are ordered as integers.
     a = larger_parts(larger_parts(x0, x1), larger_parts(x2, x3))
     b = larger_parts(larger_parts(x4, x5), larger_parts(x6, x7))

@@ -72,11 +72,12 @@ def gemv(
     total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
     for first in tl.range(0, groups, GROUPS, num_stages=STAGES):
         j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
-        # Contiguous scales would be loaded wide by few threads and exchanged.
-        g = tl.max_contiguous(first + tl.arange(0, GROUPS), 1)[None, None, :]
+        g = (first + tl.arange(0, GROUPS))[None, None, :]
         inside = j < words
         word = tl.load(w + row * words + j, mask=inside, other=0, eviction_policy="evict_first")
-        at = row * scale_columns + g // PER
+        # One scale a thread, neighbours along K in neighbouring threads, as the words lie: an
+        # alignment of one element keeps loads narrow, so that nothing has to be exchanged.
+        at = tl.multiple_of(tl.max_contiguous(row * scale_columns + g // PER, (1, 1, 2)), (1, 1, 1))
         scale = tl.load(scales + at, mask=g < groups, other=0.0).to(tl.float32)
         zero = _zero_of(zeros, at, g < groups, ZERO)
         px = pairs + token * x_stride + ((j // 4) * 16 + j % 4)
@@ -162,6 +163,7 @@ def _weights(
     inside = (column < words)[None, :]
     word = tl.load(w + row[:, None] * words + column[None, :], mask=inside, other=0)
     at = row[:, None] * scale_columns + (column // (GROUP // 8))[None, :]
+    at = tl.multiple_of(tl.max_contiguous(at, (1, 2)), (1, 1))  # threads as the words lie
     scale = tl.load(scales + at, mask=inside, other=0.0)
     zero = _zero_of(zeros, at, inside, ZERO)
     return dequantized(word, scale, zero, BN, BK // 8, CODE, BRAIN)
@@ -189,14 +191,13 @@ def tiled(
     GROUP: tl.constexpr,
     CODE: tl.constexpr,
     BRAIN: tl.constexpr,
-    SWAP: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A tile of out, or of one split's float32 partial sum. SWAP puts the weights' rows on the
-    matrix unit's long side: few tokens then waste less of it."""
+    """A tile of out, or of one split's float32 partial sum. The weights' rows lie on the matrix
+    unit's long side: few tokens then waste less of it, and weights go there from registers."""
     program = tl.program_id(0)
     # eight blocks of tokens share a block of weights in the cache
     blocks_m = tl.cdiv(M, BM)
@@ -209,26 +210,17 @@ def tiled(
     row = tl.minimum(n, N - 1)
     split = tl.program_id(1)
     first = split * k_blocks
-    if SWAP:
-        total = tl.zeros((BN, BM), tl.float32)
-    else:
-        total = tl.zeros((BM, BN), tl.float32)
+    total = tl.zeros((BN, BM), tl.float32)
     for block in tl.range(0, k_blocks, num_stages=STAGES):
         k = (first + block) * BK
         column = k + tl.arange(0, BK)
         weight = _weights(
             w, scales, zeros, row, k, K, words, scale_columns, ZERO, GROUP, CODE, BRAIN, BN, BK
         )
-        if SWAP:
-            at = token[None, :] * x_stride + column[:, None]
-            a = tl.load(x + at, mask=(column < K)[:, None], other=0.0)
-            total = tl.dot(weight, a, total)
-        else:
-            at = token[:, None] * x_stride + column[None, :]
-            a = tl.load(x + at, mask=(column < K)[None, :], other=0.0)
-            total = tl.dot(a, tl.trans(weight), total)
-    if SWAP:
-        total = tl.trans(total)
+        at = token[None, :] * x_stride + column[:, None]
+        a = tl.load(x + at, mask=(column < K)[:, None], other=0.0)
+        total = tl.dot(weight, a, total)
+    total = tl.trans(total)
     if bias is not None:
         total += tl.load(bias + row).to(tl.float32)[None, :]
     at = split.to(tl.int64) * split_stride + m[:, None] * out_stride + n[None, :]

@@ -103,9 +103,8 @@ class Gemv:
         wave = target.wave
         # A wave reads `wave` groups of a row at once: 1024 codes on 32 lanes.
         shapes = (
-            (8, 4, 1), (4, 4, 1), (8, 2, 1), (16, 4, 1), (4, 2, 1), (16, 2, 1), (2, 4, 1),
-            (8, 1, 1), (4, 8, 1), (8, 8, 1), (16, 1, 1), (32, 1, 1), (2, 2, 1), (16, 4, 3),
-            (8, 2, 3), (8, 4, 2), (16, 2, 4),
+            (8, 2, 1), (8, 1, 1), (8, 4, 1), (4, 2, 1), (4, 1, 1), (4, 4, 1), (16, 2, 1),
+            (16, 1, 1), (2, 4, 1), (2, 2, 1), (4, 8, 1), (8, 8, 1), (8, 2, 3), (16, 2, 3),
         )  # fmt: skip
         found: list[Config] = []
         for rows, warps, stages in shapes:
@@ -154,7 +153,7 @@ class Gemv:
 
 class Tiled:
     """Any number of tokens on matrix units: weights become 16-bit floats on the way there. config:
-    the tile, whether weights are the left operand, how many programs share K."""
+    the tile, and how many programs share K."""
 
     name = "gemm_w4.triton.tiled"
 
@@ -166,7 +165,7 @@ class Tiled:
         n = problem["w"].shape[0]
         found: list[Config] = []
 
-        def add(bm: int, bn: int, bk: int, warps: int, stages: int, swap: int) -> None:
+        def add(bm: int, bn: int, bk: int, warps: int, stages: int) -> None:
             programs = cdiv(m, bm) * cdiv(n, bn)
             full = 2 * target.compute_units
             split = 1
@@ -176,7 +175,7 @@ class Tiled:
             if tile <= target.shared_bytes and bk <= max(k, 32) and warps * target.wave <= 1024:
                 values = (("bm", bm), ("bn", bn), ("bk", bk), ("warps", warps))
                 found.append(
-                    dict(values) | {"stages": stages, "swap": swap, "split": split}
+                    dict(values) | {"stages": stages, "split": split}
                 )
 
         if m <= 64:
@@ -186,17 +185,16 @@ class Tiled:
                 (64, 256, 4, 3), (32, 128, 2, 4), (64, 64, 4, 4), (32, 256, 4, 3),
                 (128, 64, 4, 4), (64, 128, 4, 2), (32, 64, 2, 2),
             ):  # fmt: skip
-                add(bm, bn, bk, warps, stages, 1)
+                add(bm, bn, bk, warps, stages)
         else:
             for bm, bn, bk, warps, stages in (
                 (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 3),
                 (64, 128, 64, 4, 3), (256, 128, 64, 8, 3), (64, 64, 64, 4, 3),
                 (128, 128, 64, 8, 2), (64, 128, 32, 4, 2), (64, 64, 32, 4, 2),
             ):  # fmt: skip
-                add(bm, bn, bk, warps, stages, 0)
-                add(bm, bn, bk, warps, stages, 1)
+                add(bm, bn, bk, warps, stages)
         return found or [
-            {"bm": 16, "bn": 32, "bk": 32, "warps": 2, "stages": 1, "swap": 1, "split": 1}
+            {"bm": 16, "bn": 32, "bk": 32, "warps": 2, "stages": 1, "split": 1}
         ]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -214,8 +212,7 @@ class Tiled:
         code = config.get("code", instructions(target))
         constants |= {
             "GROUP": int(problem.attrs["group"]), "CODE": code if code == 1 else 0,
-            "BRAIN": problem["x"].dtype == "bfloat16", "SWAP": bool(config["swap"]),
-            "BM": config["bm"], "BN": config["bn"], "BK": config["bk"],
+            "BRAIN": problem["x"].dtype == "bfloat16", "BM": config["bm"], "BN": config["bn"], "BK": config["bk"],
             "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(m, config["bm"]) * blocks_n, split, 1)
