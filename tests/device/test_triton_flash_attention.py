@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from triton_harness import relative_error, run_case
 
 from pumice.operators.flash_attention.spec import SPEC
 from pumice.operators.flash_attention.triton_plan import FlashAttention
 from pumice.targets import GPU_TARGETS
-from triton_harness import make_problem, relative_error, run_case
 
 TARGETS = {target.name: target for target in GPU_TARGETS}
 CASES = SPEC.cases(np.random.default_rng(0))

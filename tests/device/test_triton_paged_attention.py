@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from triton_harness import relative_error, run_case
 
 from pumice.operators.paged_attention.spec import SPEC as DECODE
 from pumice.operators.paged_attention.triton_plan import PagedAttention
 from pumice.operators.paged_prefill.spec import SPEC as PREFILL
 from pumice.operators.paged_prefill.triton_plan import PagedPrefill
 from pumice.targets import GPU_TARGETS
-from triton_harness import relative_error, run_case
 
 TARGETS = {target.name: target for target in GPU_TARGETS}
 CASES = [

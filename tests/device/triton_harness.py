@@ -13,9 +13,8 @@ import ml_dtypes
 import numpy as np
 import torch
 import triton
-import triton.language as tl
 from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpretedFunction
 
 from pumice.dtypes import TRITON_NAMES, numpy_dtype
 from pumice.operators.base import OperatorSpec
@@ -24,19 +23,6 @@ from pumice.targets import Target
 
 _BITS = {1: np.int8, 2: np.int16}
 _interpreted: dict[Any, InterpretedFunction] = {}
-_dot = InterpreterBuilder.create_dot
-
-
-def _float32(handle: TensorHandle) -> TensorHandle:
-    """bfloat16, which the interpreter holds as bits, with its value."""
-    if handle.dtype.scalar != tl.bfloat16:
-        return handle
-    bits = handle.data.astype(np.uint32) << np.uint32(16)
-    return TensorHandle(bits.view(np.float32), tl.float32)
-
-
-def _create_dot(self: Any, a: TensorHandle, b: TensorHandle, *rest: Any) -> Any:
-    return _dot(self, _float32(a), _float32(b), *rest)
 
 
 def _convert(values: np.ndarray, source: Any, wanted: Any, rounding: Any) -> np.ndarray:
@@ -134,7 +120,6 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
     dot = interpreter.InterpreterBuilder.create_dot
     interpreter.InterpreterBuilder.create_dot = _dot
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
-    InterpreterBuilder.create_dot = _create_dot
     try:
         for launch in plan.launches:
             assert all(axis > 0 for axis in launch.grid), launch.grid
@@ -146,11 +131,7 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
                 _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
         triton.runtime.jit.JITFunction.__call__ = nested
-<<<<<<< HEAD
-        InterpreterBuilder.create_dot = _dot
-=======
         interpreter.InterpreterBuilder.create_dot = dot
->>>>>>> w-tnorm
         for name, original in before.items():
             setattr(interpreter, name, original)
 

@@ -82,9 +82,7 @@ def from_gptq(
     return pack(codes), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
 
 
-def dequantize(
-    words: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int
-) -> np.ndarray:
+def dequantize(words: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int) -> np.ndarray:
     """float64[N, K] of packed weights."""
     codes = unpack(words).astype(np.float64)
     group = codes.shape[1] // max(scales.shape[1], 1)

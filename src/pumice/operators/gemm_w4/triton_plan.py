@@ -174,9 +174,7 @@ class Tiled:
             tile = (bm + bn) * bk * 2 + stages * (bm * bk * 2 + bn * bk // 2)
             if tile <= target.shared_bytes and bk <= max(k, 32) and warps * target.wave <= 1024:
                 values = (("bm", bm), ("bn", bn), ("bk", bk), ("warps", warps))
-                found.append(
-                    dict(values) | {"stages": stages, "split": split}
-                )
+                found.append(dict(values) | {"stages": stages, "split": split})
 
         if m <= 64:
             bm = max(16, next_power_of_2(m))
@@ -193,9 +191,7 @@ class Tiled:
                 (128, 128, 64, 8, 2), (64, 128, 32, 4, 2), (64, 64, 32, 4, 2),
             ):  # fmt: skip
                 add(bm, bn, bk, warps, stages)
-        return found or [
-            {"bm": 16, "bn": 32, "bk": 32, "warps": 2, "stages": 1, "split": 1}
-        ]
+        return found or [{"bm": 16, "bn": 32, "bk": 32, "warps": 2, "stages": 1, "split": 1}]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.gemm_w4.kernel_triton import sum_splits, tiled

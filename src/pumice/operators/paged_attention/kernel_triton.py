@@ -263,7 +263,9 @@ def paged_attention(
         tl.store(o_rows + e[None, :], acc, mask=mask & some[:, None])
         value = tl.where(some, maximum + tl.log2(tl.where(some, total, 1.0)), float("-inf"))
         l_tile = lse + tl.cast(q_start + first, tl.int64) * stride_lt + split
-        tl.store(l_tile + row * stride_lt + row_head * stride_lh, value, mask=valid & (first_v == 0))
+        tl.store(
+            l_tile + row * stride_lt + row_head * stride_lh, value, mask=valid & (first_v == 0)
+        )
     else:
         tl.store(o_rows + e[None, :], acc.to(out.dtype.element_ty), mask=mask)
 

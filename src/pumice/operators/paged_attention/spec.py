@@ -24,9 +24,7 @@ from pumice.operators.flash_attention.spec import attend, visible_pairs
 from pumice.operators.triton.plan import Problem, TensorSpec, Work
 
 
-def context_of(
-    inputs: Mapping[str, np.ndarray], cache: str, scale: str, s: int
-) -> np.ndarray:
+def context_of(inputs: Mapping[str, np.ndarray], cache: str, scale: str, s: int) -> np.ndarray:
     """Keys or values of sequence s from its blocks, float64 [context, Hk, size]."""
     length, size = int(inputs["context_len"][s]), inputs[cache].shape[1]
     blocks = inputs[cache][inputs["block_table"][s, : -(-length // size)]].astype(np.float64)

@@ -75,9 +75,7 @@ def most_keys(problem: Problem) -> int:
 
 def width_of(problem: Problem) -> int:
     """The wider of the padded head sizes."""
-    return max(
-        sum(split_dim(problem["q"].shape[2])), next_power_of_2(problem["v_cache"].shape[3])
-    )
+    return max(sum(split_dim(problem["q"].shape[2])), next_power_of_2(problem["v_cache"].shape[3]))
 
 
 def split_counts(problem: Problem, target: Target, programs: int) -> list[int]:

@@ -43,7 +43,7 @@ class Timing:
 
 def rows_of(operator: str, pattern: str = "") -> list[tuple[OperatorSpec, str, Problem, Any]]:
     """(spec, label, problem, input specs) of an operator's benchmark rows that hold `pattern`."""
-    from pumice.bench.operator_inputs import make_problem, module_of
+    from pumice.bench.operators.inputs import make_problem, module_of
 
     spec = get_spec(operator)
     bench: Iterable[Row] = getattr(module_of(operator), "BENCH", ())
@@ -104,7 +104,7 @@ class OperatorBench:
     def __init__(self, target: Target, say: Callable[[str], None]) -> None:
         import torch
 
-        from pumice.bench.gpu_timing import copy_bandwidth, matmul_peak
+        from pumice.bench.operators.timing import copy_bandwidth, matmul_peak
 
         self.target, self.say = target, say
         self.bandwidth = copy_bandwidth()
@@ -133,9 +133,9 @@ class OperatorBench:
         """Every candidate and every peer on one problem, fastest first."""
         import torch
 
-        from pumice.bench.gpu_timing import copies_for, microseconds
-        from pumice.bench.operator_inputs import make_tensors
-        from pumice.bench.operator_peers import OTHER_RESULT, peers_of
+        from pumice.bench.operators.inputs import make_tensors
+        from pumice.bench.operators.peers import OTHER_RESULT, peers_of
+        from pumice.bench.operators.timing import copies_for, microseconds
         from pumice.torch.launch import BoundPlan, candidates
 
         assert spec.work is not None
@@ -145,6 +145,8 @@ class OperatorBench:
             make_tensors(spec.name, problem, inputs, "cuda", seed)
             for seed in range(copies_for(nbytes))
         ]
+        # What a call changes in place would not be the same for the next candidate.
+        pristine = {name: tensor.clone() for name, tensor in sets[0].items()}
         reference, against = None, ""
         found: list[Timing] = []
 
@@ -165,27 +167,24 @@ class OperatorBench:
         for name, peer in peers_of(problem).items():
             if against == "" and name not in OTHER_RESULT:
                 try:
-                    reference, against = peer(sets[0]).double(), name
+                    reference, against = peer(pristine).double(), name
                 except Exception as error:
                     self.say(f"{spec.name} {label}: peer {name}: {error}")
             measure(name, {}, peer)
         for kernel, config in candidates(problem, self.target):
             reference, against = self._candidate(
-                kernel, config, label, problem, inputs, sets, reference, against, found, measure,
+                kernel, config, label, problem, pristine, reference, against, found, measure,
                 BoundPlan,
             )  # fmt: skip
         return sorted(found, key=lambda t: (bool(t.failed), t.us))
 
     def _candidate(
-        self, kernel: TritonKernel, config: Config, label: str, problem: Problem, inputs: Any,
-        sets: Any, reference: Any, against: str, found: list[Timing], measure: Any, bind: Any,
+        self, kernel: TritonKernel, config: Config, label: str, problem: Problem, pristine: Any,
+        reference: Any, against: str, found: list[Timing], measure: Any, bind: Any,
     ) -> tuple[Any, str]:  # fmt: skip
         try:
             bound = bind(problem, kernel.plan(problem, self.target, config), self.target)
-            probe = {
-                name: tensor.clone() if "residual" in name or name not in inputs else tensor
-                for name, tensor in sets[0].items()
-            }
+            probe = {name: tensor.clone() for name, tensor in pristine.items()}
             bound(probe)
             out = probe["out"].double()
         except Exception as error:
