@@ -45,6 +45,7 @@ def get_spec(name: str) -> OperatorSpec:
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
 GPU_OPERATORS: dict[str, str] = {
     "gemm": "pumice.operators.gemm.spec:SPEC",
+    "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
 }
 
 
