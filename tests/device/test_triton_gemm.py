@@ -13,7 +13,7 @@ from triton_harness import make_problem, run_case
 
 from pumice.operators.gemm.product import of_problem
 from pumice.operators.gemm.spec import SPEC
-from pumice.operators.gemm.triton_plan import tile_launches
+from pumice.operators.gemm.triton_plan import GemmTiled
 from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.plan import Config, Plan, Problem, TensorSpec
 from pumice.targets import Target
@@ -70,7 +70,7 @@ def test_a_mix_of_whole_and_split_tiles(whole: int | None, split: int) -> None:
             return [{"BM": 32, "BN": 16, "BK": 32, "warps": 4, "stages": 2, "split": split}]
 
         def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
-            return tile_launches(of_problem(problem), target, config, whole)
+            return GemmTiled().launches(of_problem(problem), target, config, whole)
 
     for name in ("gfx942", "sm_90"):
         check_case(SPEC, Mixed(), {"activation": "silu"}, _random(17, 72, 200), TARGETS[name])

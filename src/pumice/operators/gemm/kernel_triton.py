@@ -16,14 +16,13 @@ def gemm_tile(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
     DIES: tl.constexpr, EVEN_K: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
     ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
-    UPCAST: tl.constexpr, PROMOTE: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program, one tile [BM, BN], or one slice of K of one.
 
     With SPLIT the first `whole` programs do whole tiles; of the tiles after those, `split` programs
     each do `slice_k` of K and leave their sums in partial [tiles, split, BM, BN]. UPCAST: 8-bit
-    floats are multiplied as bfloat16 (exact). PROMOTE: sums of every block of K are added in
-    float32 outside the matrix unit, whose own accumulator of 8-bit floats is narrower on sm_90.
+    floats are multiplied as bfloat16, which holds all their values.
     """
     pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
@@ -69,8 +68,6 @@ def gemm_tile(
             b = b.to(tl.bfloat16)
         if INTEGER:
             acc = tl.dot(a, b, acc, out_dtype=tl.int32)
-        elif PROMOTE:
-            acc += tl.dot(a, b)
         else:
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
         x_at += BK

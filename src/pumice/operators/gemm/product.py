@@ -179,11 +179,12 @@ def upcasts(dtype: str, target: Target) -> bool:
 
 def fp8_fault(dtype: str, target: Target) -> str | None:
     """Why a target cannot even load a type of 8-bit floats."""
-    if not upcasts(dtype, target) or target.api == "rocm":
+    if not upcasts(dtype, target) or (target.api == "rocm" and dtype == "float8_e4m3fn"):
         return None
-    if dtype == "float8_e4m3fnuz":
-        return f"Triton knows float8_e4m3fnuz on AMD GPUs only, not on {target.name}"
-    return None if FP8[0] in target.dtypes else f"{target.name} does not convert {dtype}"
+    # Triton's conversions of this type need CDNA3's instructions.
+    if target.matrix_unit == "mfma" and not target.dtypes.isdisjoint(FP8):
+        return None
+    return f"{target.name} does not convert {dtype}"
 
 
 def precision(problem: Problem, target: Target) -> str:

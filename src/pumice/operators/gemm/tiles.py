@@ -7,7 +7,7 @@ does: registers of a lane for its sums, shared memory for its stages, width of t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pumice.operators.gemm.product import Product
@@ -56,7 +56,8 @@ _LAUNCH_S = 2.0e-6  # of a second launch
 
 @dataclass(frozen=True)
 class Tile:
-    """One tile shape; split: slices of K, 1 for whole tiles."""
+    """One tile shape. split: slices of K, 1 for whole tiles. halves: parts of BN that are
+    multiplied one after the other. penalty: of shapes that spill a few registers."""
 
     BM: int
     BN: int
@@ -64,11 +65,13 @@ class Tile:
     warps: int
     stages: int
     split: int = 1
+    halves: int = 1
+    penalty: float = 1.0
 
     def config(self) -> Config:
         return {
             "BM": self.BM, "BN": self.BN, "BK": self.BK, "warps": self.warps,
-            "stages": self.stages, "split": self.split,
+            "stages": self.stages, "split": self.split, "halves": self.halves,
         }  # fmt: skip
 
 
@@ -141,7 +144,8 @@ def seconds(product: Product, target: Target, tile: Tile) -> float:
     reach = min(1.0, flying / (bandwidth * 0.8e-6))
     read = (product.N + product.M) * product.K * product.B * size
     weights = read / (bandwidth * 0.85 * max(reach, 1e-9))
-    total: float = max(waves * together * max(compute, cache), weights) + waves * _START_S
+    busy = waves * together * max(compute, cache) * tile.penalty
+    total: float = max(busy, weights) + waves * _START_S
     if tile.split > 1:
         sums = 8.0 * tiles * tile.BM * tile.BN * tile.split
         total += _LAUNCH_S + sums / (bandwidth * _L2_PER_MEMORY)
@@ -161,12 +165,14 @@ def with_splits(product: Product, target: Target, tiles: Iterable[Tile]) -> list
     of K."""
     found = []
     for tile in tiles:
+        if tile.BN & (tile.BN - 1):
+            continue  # the reduction reads whole rows of a tile
         count = cdiv(product.M, tile.BM) * cdiv(product.N, tile.BN) * product.B
         for split in _SPLITS:
             blocks = cdiv(product.K, tile.BK * split)
-            enough = count * split <= 4 * target.compute_units or split == 2
-            if blocks >= 2 and enough:
-                found.append(Tile(tile.BM, tile.BN, tile.BK, tile.warps, tile.stages, split))
+            few = 4 * target.compute_units if split > 2 else 2 * target.compute_units * split
+            if blocks >= 2 and count * split <= few:
+                found.append(replace(tile, split=split))
     return found
 
 
