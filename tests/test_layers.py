@@ -42,7 +42,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "engine": _RUN,
     "compile_worker": _BUILD,
     "prepare": _BUILD,
-    "bench": _BUILD | _RUN | {"prepare"},
+    "torch": _OPERATORS | {"tuning", "runtime", "compiler"},
+    "bench": _BUILD | _RUN | {"prepare", "torch"},
     "cli": _BUILD | _RUN | {"prepare", "bench"},
     "api": _RUN | {"prepare", "cli"},  # cli: its settings, for the cache's place
     "__main__": frozenset({"cli"}),
@@ -52,9 +53,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "tvm": ("operators", "tuning", "models", "compiler", "bench.microkernels"),
     "tvm_ffi": ("operators", "tuning", "models", "compiler", "bench.microkernels"),
-    "torch": (),
+    "torch": ("torch", "bench.operators"),
     "transformers": (),
-    "triton": ("operators.triton.build",),
+    "triton": ("operators.triton.build", "torch", "bench.operators"),
     "matplotlib": ("bench.plot",),
     "typer": ("cli",),
     "rich": ("cli", "compiler.progress"),

@@ -13,37 +13,67 @@ import ml_dtypes
 import numpy as np
 import torch
 import triton
-import triton.language as tl
 from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpretedFunction
 
-from pumice.dtypes import numpy_dtype
+from pumice.dtypes import TRITON_NAMES, numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.triton.plan import Config, Plan, Problem, TensorSpec, TritonKernel
 from pumice.targets import Target
 
 _BITS = {1: np.int8, 2: np.int16}
 _interpreted: dict[Any, InterpretedFunction] = {}
-_dot = InterpreterBuilder.create_dot
-_tensor = interpreter._patch_lang_tensor
 
 
-def _float32(handle: TensorHandle) -> TensorHandle:
-    """bfloat16, which the interpreter holds as bits, with its value."""
-    if handle.dtype.scalar != tl.bfloat16:
-        return handle
-    bits = handle.data.astype(np.uint32) << np.uint32(16)
-    return TensorHandle(bits.view(np.float32), tl.float32)
+def _convert(values: np.ndarray, source: Any, wanted: Any, rounding: Any) -> np.ndarray:
+    """Conversion between floats to nearest even, as GPUs do it. Triton's own truncates to bfloat16,
+    loses the carry of a rounded 8-bit mantissa, and truncates subnormals."""
+    names = {triton_name: name for name, triton_name in TRITON_NAMES.items()}
+    given = values.view(numpy_dtype(names[source.name]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = given.astype(np.float32).astype(numpy_dtype(names[wanted.name]))
+    bits = np.dtype(f"uint{wanted.primitive_bitwidth}")
+    return np.ascontiguousarray(converted).view(bits).reshape(values.shape)
 
 
 def _patch_tensor(tensor: Any, scope: Any) -> None:
-    """Bounds of loops are arrays of one element, which NumPy 2.4 no longer takes as integers."""
-    _tensor(tensor, scope)
+    """A tensor of one element is an index: Triton's own way needs NumPy before 2.4."""
+    _ORIGINAL["tensor"](tensor, scope)
     scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
-def _create_dot(self: Any, a: TensorHandle, b: TensorHandle, *rest: Any) -> Any:
-    return _dot(self, _float32(a), _float32(b), *rest)
+def _patch_core(language: Any, scope: Any) -> None:
+    """The 8-bit types of CDNA3, which Triton's interpreter leaves out."""
+    _ORIGINAL["core"](language, scope)
+    known = language.dtype.to_ir
+
+    def to_ir(self: Any, builder: Any) -> Any:
+        missing = {"fp8e4b8": "get_fp8e4b8_ty", "fp8e5b16": "get_fp8e5b16_ty"}
+        return (
+            getattr(builder, missing[self.name])() if self.name in missing else known(self, builder)
+        )
+
+    scope.set_attr(language.dtype, "to_ir", to_ir)
+
+
+_ORIGINAL = {"tensor": interpreter._patch_lang_tensor, "core": interpreter._patch_lang_core}
+_PATCHES = {
+    "_convert_float": _convert,
+    "_patch_lang_tensor": _patch_tensor,
+    "_patch_lang_core": _patch_core,
+}
+
+
+def _dot(self: Any, a: Any, b: Any, total: Any, *_: Any) -> Any:
+    """A product whose operands may be bfloat16 or 8-bit floats, which NumPy has as integers."""
+    names = {triton_name: name for name, triton_name in TRITON_NAMES.items()}
+
+    def wide(operand: Any) -> np.ndarray:
+        values = np.ascontiguousarray(operand.data).view(numpy_dtype(names[operand.dtype.name]))
+        return values.astype(np.int32 if values.dtype.kind in "iu" else np.float32)
+
+    product = np.matmul(wide(a), wide(b), dtype=total.data.dtype)
+    return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
 
 
 def _interpreter(function: Any) -> InterpretedFunction:
@@ -84,9 +114,12 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
         array = np.zeros(spec.shape, numpy_dtype(spec.dtype)) if zero else poisoned(spec)
         buffers[name] = to_torch(array)
     nested = triton.runtime.jit.JITFunction.__call__
+    before = {name: getattr(interpreter, name) for name in _PATCHES}
+    for name, patch in _PATCHES.items():
+        setattr(interpreter, name, patch)
+    dot = interpreter.InterpreterBuilder.create_dot
+    interpreter.InterpreterBuilder.create_dot = _dot
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
-    InterpreterBuilder.create_dot = _create_dot
-    interpreter._patch_lang_tensor = _patch_tensor
     try:
         for launch in plan.launches:
             assert all(axis > 0 for axis in launch.grid), launch.grid
@@ -94,11 +127,13 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
                 name: buffers[value] if isinstance(value, str) else value
                 for name, value in launch.arguments.items()
             }
-            _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
+            with np.errstate(all="ignore"):  # a GPU does not warn of an infinity either
+                _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
         triton.runtime.jit.JITFunction.__call__ = nested
-        InterpreterBuilder.create_dot = _dot
-        interpreter._patch_lang_tensor = _tensor
+        interpreter.InterpreterBuilder.create_dot = dot
+        for name, original in before.items():
+            setattr(interpreter, name, original)
 
 
 def make_problem(
