@@ -233,6 +233,8 @@ def _long(target: Target, width: int) -> list[_Tile]:
     if width <= 64:
         return [(128, 32, 8, 1), (64, 32, 4, 1), (64, 16, 4, 1)]
     if doubled_operands(target):
+        # A wave's 16 rows of q alone take one register a column of a head: slices of the values
+        # leave room for them up to 128 columns; wider heads still spill some.
         v = 256 if width <= 128 else 64
         return [(128, 16, 8, 1, 0, v), (64, 16, 4, 1, 0, v)]
     if width <= 128:
