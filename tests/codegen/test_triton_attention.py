@@ -12,6 +12,7 @@ from pumice.operators.flash_attention.spec import BENCH as FLASH
 from pumice.operators.paged_attention.spec import BENCH as DECODE
 from pumice.operators.paged_prefill.spec import BENCH as PREFILL
 from pumice.operators.registry import get_spec, triton_kernels_of
+from pumice.operators.rope_cache.spec import BENCH as ROPE
 from pumice.operators.triton.build import Binary, build_plan
 from pumice.operators.triton.plan import Problem
 from pumice.targets import GPU_TARGETS, Target
@@ -24,7 +25,12 @@ MATRIX = {
     "tcgen05": r"tcgen05\.mma\.",
 }
 TARGETS = {target.name: target for target in GPU_TARGETS}
-BENCH = {"flash_attention": FLASH, "paged_attention": DECODE, "paged_prefill": PREFILL}
+BENCH = {
+    "flash_attention": FLASH,
+    "paged_attention": DECODE,
+    "paged_prefill": PREFILL,
+    "rope_cache": ROPE,
+}
 EVERY = [
     ("flash_attention", "Llama-3-8B 4×4096"),
     ("paged_attention", "Llama-3-8B 32×4096"),
@@ -74,6 +80,16 @@ def test_some_targets(name: str, operator: str, label: str) -> None:
 def test_wide_heads(name: str) -> None:
     """192 columns of keys, 128 of values."""
     compile_favourite(TARGETS[name], "flash_attention", "DeepSeek-V3 prefill 1×4096")
+
+
+@pytest.mark.parametrize("name", ["gfx90a", "gfx942", "gfx1100", "gfx1201", "sm_90"])
+def test_rope(name: str) -> None:
+    """8-bit values are converted in software where there is no instruction."""
+    case = problem("rope_cache", "Llama-3-8B 8192 tokens, fp8 cache")
+    (kernel,) = triton_kernels_of("rope_cache")
+    plan = kernel.plan(case, TARGETS[name], kernel.configs(case, TARGETS[name])[0])
+    for binary in build_plan(case, plan, TARGETS[name]):
+        check(binary, TARGETS[name])
 
 
 def compile_favourite(target: Target, operator: str, label: str) -> None:

@@ -48,6 +48,7 @@ GPU_OPERATORS: dict[str, str] = {
     "flash_attention": "pumice.operators.flash_attention.spec:SPEC",
     "paged_attention": "pumice.operators.paged_attention.spec:SPEC",
     "paged_prefill": "pumice.operators.paged_prefill.spec:SPEC",
+    "rope_cache": "pumice.operators.rope_cache.spec:SPEC",
     "activation_mul": "pumice.operators.activation_mul.spec:SPEC",
     "dequantize_fp8": "pumice.operators.quantize_fp8.spec:DEQUANTIZE_SPEC",
     "dequantize_w4": "pumice.operators.gemm_w4.spec:DEQUANTIZE_SPEC",
