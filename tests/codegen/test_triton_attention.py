@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pumice.operators.flash_attention.spec import BENCH as FLASH
+from pumice.operators.mla_decode.spec import BENCH as MLA
 from pumice.operators.paged_attention.spec import BENCH as DECODE
 from pumice.operators.paged_prefill.spec import BENCH as PREFILL
 from pumice.operators.registry import get_spec, triton_kernels_of
@@ -26,6 +27,7 @@ MATRIX = {
 }
 TARGETS = {target.name: target for target in GPU_TARGETS}
 BENCH = {
+    "mla_decode": MLA,
     "flash_attention": FLASH,
     "paged_attention": DECODE,
     "paged_prefill": PREFILL,
@@ -76,6 +78,12 @@ def test_some_targets(name: str, operator: str, label: str) -> None:
     compile_favourite(TARGETS[name], operator, label)
 
 
+@pytest.mark.parametrize("name", ["gfx90a", "gfx942", "gfx950", "sm_80", "sm_90"])
+def test_latent_cache(name: str) -> None:
+    """16 heads are columns of the matrix unit, so that a warpgroup's product serves them."""
+    compile_favourite(TARGETS[name], "mla_decode", "DeepSeek-V3 16 heads 128×4096", rows=64)
+
+
 @pytest.mark.parametrize("name", ["gfx942", "gfx1201", "sm_90"])
 def test_wide_heads(name: str) -> None:
     """192 columns of keys, 128 of values."""
@@ -92,7 +100,7 @@ def test_rope(name: str) -> None:
         check(binary, TARGETS[name])
 
 
-def compile_favourite(target: Target, operator: str, label: str) -> None:
+def compile_favourite(target: Target, operator: str, label: str, rows: int = 0) -> None:
     case = problem(operator, label)
     (kernel,) = triton_kernels_of(operator)
     assert kernel.supports(case, target) is None
@@ -101,6 +109,6 @@ def compile_favourite(target: Target, operator: str, label: str) -> None:
     for binary in binaries:
         check(binary, target)
     # Sixteen rows are too few for a warpgroup's product.
-    small = config["BLOCK_M"] < 64 and target.matrix_unit in ("wgmma", "tcgen05")
+    small = (rows or config["BLOCK_M"]) < 64 and target.matrix_unit in ("wgmma", "tcgen05")
     unit: Any = "mma" if small else target.matrix_unit
     assert re.search(MATRIX[unit], binaries[0].assembly)
