@@ -56,6 +56,7 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch", "bench.operators"),
     "transformers": (),
     "triton": ("operators.triton.build", "torch", "bench.operators"),
+    "llguidance": ("engine.grammar_matcher",),
     "matplotlib": ("bench.plot",),
     "typer": ("cli",),
     "rich": ("cli", "compiler.progress"),
@@ -312,7 +313,7 @@ def test_a_cycle_is_found() -> None:
     ("modules", "forbidden"),
     [
         ("pumice.runtime.load", "tvm tvm_ffi torch transformers triton typer"),
-        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer"),
+        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer llguidance"),
         ("pumice.text", "tvm tvm_ffi torch transformers triton typer"),
         ("pumice", "tvm tvm_ffi torch transformers triton typer rich"),
         ("pumice.cli.app", "tvm tvm_ffi torch transformers triton rich numpy"),
