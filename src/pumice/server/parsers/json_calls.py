@@ -90,6 +90,9 @@ class JsonCallParser(ToolParser):
             yield from source.skip_space()
             yield from source.expect(":")
             opening = yield from source.skip_space()
+            nested = opening == "[" or (opening == "{" and key not in (*_ARGUMENTS, "function"))
+            if strict and nested:
+                raise Broken("not a call's member")
             begin = source.position
             name = _name(fields)
             if key == "function" and opening == "{" and "function" not in fields:
