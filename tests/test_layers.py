@@ -320,6 +320,7 @@ def test_a_cycle_is_found() -> None:
         ("pumice.engine", "tvm tvm_ffi torch transformers triton typer"),
         ("pumice.text", "tvm tvm_ffi torch transformers triton typer"),
         ("pumice.server", "tvm tvm_ffi torch transformers triton typer rich"),
+        ("pumice.server.parsers", "tvm tvm_ffi torch transformers triton typer numpy fastapi"),
         ("pumice", "tvm tvm_ffi torch transformers triton typer rich"),
         ("pumice.cli.app", "tvm tvm_ffi torch transformers triton rich numpy fastapi uvicorn"),
         ("pumice.api", "tvm tvm_ffi torch transformers triton typer rich"),

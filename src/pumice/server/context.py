@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pumice._version import __version__
 from pumice.errors import UnsupportedError
 from pumice.server.metrics import Metrics
+from pumice.server.parsers import Family, choose_family
 from pumice.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
     from pumice.text.tokenizer import Tokenizer
 
 
+def _is_marker(token: str) -> bool:
+    """Whether a control token may be what a parser looks for."""
+    return any(part in token.lower() for part in ("tool", "think", "python_tag", "call", "args"))
+
+
 class ServerContext:
     """One model being served.
 
     template: None when the model has none; it then only completes texts. model_info: what is known
-    of the model for /api/show and /v1/models. draining: the server is about to end, and takes
-    nothing new.
+    of the model for /api/show and /v1/models. family: how it writes calls. hidden: its control
+    tokens. shows_control: parsers look for some of them. draining: the server is about to end, and
+    takes nothing new.
     """
 
     def __init__(
@@ -43,6 +50,11 @@ class ServerContext:
 
             self.template = ChatTemplate.of(tokenizer)
         self.model_info = dict(model_info or {})
+        self.family: Family = choose_family(
+            tokenizer.chat_template, str(self.model_info.get("architecture", ""))
+        )
+        self.hidden = frozenset(tokenizer.control_tokens)
+        self.shows_control = any(_is_marker(token) for token in self.hidden)
         self.metrics = Metrics(engine, self.name)
         self.created = int(time.time())
         self.draining = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from pumice.server.core.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
+from pumice.server.parsers.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from pumice.text.stop import StopMatcher
 
 
@@ -31,13 +31,22 @@ class Choice:
     """Stop strings are looked for in the content alone: reasoning may hold them.
 
     stopped_by: the stop string that was met, after which nothing comes. tool_calls: how many began.
-    one_call: the second call, and what follows it, is left out.
+    one_call: the second call, and what follows it, is left out. hidden: pieces of content that are
+    control tokens.
     """
 
-    def __init__(self, parser: OutputParser, stop: Iterable[str], *, one_call: bool) -> None:
+    def __init__(
+        self,
+        parser: OutputParser,
+        stop: Iterable[str],
+        *,
+        one_call: bool,
+        hidden: frozenset[str] = frozenset(),
+    ) -> None:
         self._parser = parser
         self._matcher = StopMatcher(list(stop))
         self._one_call = one_call
+        self._hidden = hidden
         self._done = False
         self.tool_calls = 0
         self.reasoning_tokens = 0
@@ -76,7 +85,7 @@ class Choice:
             if self.done:
                 break
             if isinstance(event, ContentDelta):
-                text = self._matcher.push(event.text)
+                text = self._matcher.push(self._visible(event.text))
                 if text:
                     passed.append(ContentDelta(text))
                 continue
@@ -90,6 +99,12 @@ class Choice:
                     passed.append(ContentDelta(held))
             passed.append(event)
         return passed
+
+    def _visible(self, text: str) -> str:
+        for token in self._hidden:
+            if token in text:
+                text = text.replace(token, "")
+        return text
 
     def _count(self, events: list[Event], tokens: int) -> None:
         self._unsure_tokens += tokens

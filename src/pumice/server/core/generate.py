@@ -11,12 +11,12 @@ from pumice.engine.request import Delta, TokenLogprob
 from pumice.engine.sampling_params import SamplingParams
 from pumice.server.context import ServerContext
 from pumice.server.core.choice import Choice
-from pumice.server.core.events import Event
 from pumice.server.core.job import Job
 from pumice.server.core.parsing import Reader, reader_for
 from pumice.server.core.prompt import PromptIds, encode
 from pumice.server.errors import ApiError
 from pumice.server.metrics import Watch
+from pumice.server.parsers.events import Event
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ async def start(context: ServerContext, job: Job) -> Generation:
     watch = context.metrics.watch()
     prompt = await asyncio.to_thread(encode, context, job)
     reader = reader_for(context, job, prompt.ids)
+    prompt = PromptIds(reader.prompt, prompt.dropped)
     params = _params(context, job, reader, len(prompt.ids))
     steps = Steps(_run(context, job, prompt, reader, params, watch))
     await steps.begin(context.settings.early_error)
@@ -130,7 +131,7 @@ async def _run(
     params: SamplingParams,
     watch: Watch,
 ) -> AsyncGenerator[Step, None]:
-    choices = [reader.choice() for _ in range(job.n)]
+    choices = [reader.choice(context.hidden) for _ in range(job.n)]
     counts, open_choices = [0] * job.n, set(range(job.n))
     options: dict[str, Any] = {
         "continues_text": job.prompt is not None or job.continue_final,
@@ -217,7 +218,7 @@ def _params(context: ServerContext, job: Job, reader: Reader, prompt_tokens: int
     given["max_tokens"] = room if job.max_tokens is None else min(job.max_tokens, room)
     if reader.grammar is not None:
         given["grammar"] = reader.grammar
-    if reader.engine_stops:
+    if reader.plain:
         given["stop"] = job.stop
     if reader.show_control:
         given["skip_special"] = False

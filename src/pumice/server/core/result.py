@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pumice.engine.request import TokenLogprob
-from pumice.server.core.events import (
+from pumice.server.core.generate import End, Generation, Step
+from pumice.server.parsers.events import (
     ContentDelta,
     Event,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallStart,
 )
-from pumice.server.core.generate import End, Generation, Step
 
 
 @dataclass

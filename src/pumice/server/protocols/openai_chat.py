@@ -15,17 +15,17 @@ from starlette.responses import Response
 
 from pumice.server.body import JsonRoute
 from pumice.server.context import ServerContext
-from pumice.server.core.events import (
+from pumice.server.core.generate import End, Generation, Step, start
+from pumice.server.core.job import Job
+from pumice.server.core.result import Result, Usage, collect
+from pumice.server.errors import bad_request, body_of, from_exception, unsupported
+from pumice.server.parsers.events import (
     ContentDelta,
     Event,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallStart,
 )
-from pumice.server.core.generate import End, Generation, Step, start
-from pumice.server.core.job import Job
-from pumice.server.core.result import Result, Usage, collect
-from pumice.server.errors import bad_request, body_of, from_exception, unsupported
 from pumice.server.protocols.fields import (
     SamplingFields,
     check_choices,
