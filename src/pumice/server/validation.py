@@ -5,8 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pumice.server.errors import ApiError, bad_request
+from pumice.server.errors import ApiError, bad_request, unsupported
 
+# Fields of the protocols that do not work here, and why or what does.
+_UNSUPPORTED = {
+    "audio": "answers are text",
+    "prediction": "outputs are predicted from the prompt without being told",
+    "web_search_options": "there are no built-in tools",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "moderation": "nothing is moderated",
+    "conversation": "use previous_response_id",
+    "prompt": "prompts are not kept here",
+    "context_management": "use truncation",
+    "container": "there are no built-in tools",
+    "mcp_servers": "there are no built-in tools",
+    "inference_geo": "answers are made where this server is",
+}
 _KNOWN = {
     "extra_forbidden": "is not a field of this request",
     "missing": "is missing",
@@ -23,6 +38,8 @@ def explain(errors: Sequence[Any], body: Any) -> ApiError:
         return bad_request(
             "the body is not a JSON object" if body is not None else "there is no body"
         )
+    if error["type"] == "extra_forbidden" and where in _UNSUPPORTED:
+        return unsupported(where, _UNSUPPORTED[where])
     known = _KNOWN.get(error["type"])
     if known:
         code = "unknown_parameter" if error["type"] == "extra_forbidden" else None
