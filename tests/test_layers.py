@@ -56,6 +56,7 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "torch": (),
     "transformers": (),
     "triton": (),
+    "llguidance": ("engine.grammar_matcher",),
     "matplotlib": ("bench.plot",),
     "typer": ("cli",),
     "fastapi": ("server",),
@@ -317,7 +318,7 @@ def test_a_cycle_is_found() -> None:
     ("modules", "forbidden"),
     [
         ("pumice.runtime.load", "tvm tvm_ffi torch transformers triton typer"),
-        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer"),
+        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer llguidance"),
         ("pumice.text", "tvm tvm_ffi torch transformers triton typer"),
         ("pumice.server", "tvm tvm_ffi torch transformers triton typer rich"),
         ("pumice.server.parsers", "tvm tvm_ffi torch transformers triton typer numpy fastapi"),
