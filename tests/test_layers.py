@@ -44,7 +44,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "compile_worker": _BUILD,
     "prepare": _BUILD,
     "bench": _BUILD | _RUN | {"prepare"},
-    "cli": _BUILD | _RUN | {"prepare", "bench"},
+    "cli": _BUILD | _RUN | {"prepare", "bench", "server"},
     "api": _RUN | {"prepare", "cli"},  # cli: its settings, for the cache's place
     "__main__": frozenset({"cli"}),
 }
@@ -58,6 +58,11 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "triton": (),
     "matplotlib": ("bench.plot",),
     "typer": ("cli",),
+    "fastapi": ("server",),
+    "starlette": ("server",),
+    "uvicorn": ("server",),
+    "pydantic": ("server",),
+    "prometheus_client": ("server",),
     "rich": ("cli", "compiler.progress"),
 }
 # Modules that a file of cli/ may import while `pumice --help` runs, besides the standard library.
@@ -314,9 +319,10 @@ def test_a_cycle_is_found() -> None:
         ("pumice.runtime.load", "tvm tvm_ffi torch transformers triton typer"),
         ("pumice.engine", "tvm tvm_ffi torch transformers triton typer"),
         ("pumice.text", "tvm tvm_ffi torch transformers triton typer"),
+        ("pumice.server", "tvm tvm_ffi torch transformers triton typer rich"),
         ("pumice.server.parsers", "tvm tvm_ffi torch transformers triton typer numpy fastapi"),
         ("pumice", "tvm tvm_ffi torch transformers triton typer rich"),
-        ("pumice.cli.app", "tvm tvm_ffi torch transformers triton rich numpy"),
+        ("pumice.cli.app", "tvm tvm_ffi torch transformers triton rich numpy fastapi uvicorn"),
         ("pumice.api", "tvm tvm_ffi torch transformers triton typer rich"),
     ],
 )

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pumice.engine.async_engine import AsyncEngine
     from pumice.engine.chat import ChatModule
     from pumice.engine.engine import LLMEngine
+    from pumice.engine.grammar import Grammar
     from pumice.engine.request import Completion, Delta, Request, TokenLogprob
     from pumice.engine.sampling_params import SamplingParams
 
@@ -16,6 +17,7 @@ __all__ = [
     "ChatModule",
     "Completion",
     "Delta",
+    "Grammar",
     "LLMEngine",
     "Request",
     "SamplingParams",
@@ -26,6 +28,7 @@ _LAZY = {
     "AsyncEngine": "pumice.engine.async_engine:AsyncEngine",
     "ChatModule": "pumice.engine.chat:ChatModule",
     "Completion": "pumice.engine.request:Completion",
+    "Grammar": "pumice.engine.grammar:Grammar",
     "Delta": "pumice.engine.request:Delta",
     "LLMEngine": "pumice.engine.engine:LLMEngine",
     "Request": "pumice.engine.request:Request",

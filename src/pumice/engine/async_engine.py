@@ -16,7 +16,7 @@ from pumice.engine.engine import LLMEngine
 from pumice.engine.request import Delta, Prompt
 from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.sequence import Sequence
-from pumice.errors import DeviceError, UsageError
+from pumice.errors import DeviceError, EngineClosedError
 
 Item = Delta | Exception
 
@@ -46,7 +46,8 @@ class AsyncEngine:
         self._consumers: dict[str, _Consumer] = {}  # the thread's
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
-        self._closed = False
+        self._draining = self._closed = False
+        self._idle = threading.Event()  # nothing is alive
         self._thread = threading.Thread(target=self._work, name="pumice-engine", daemon=True)
         self._thread.start()
 
@@ -55,10 +56,13 @@ class AsyncEngine:
     ) -> AsyncGenerator[Delta, None]:
         """One request, delta by delta; the last one has the completion.
 
-        options: `Request`'s other fields. Closing the generator (`aclose`), or cancelling the task
-        that reads it, cancels the request. Errors are `LLMEngine.prepare`'s; DeviceError, in every
-        request, when a step fails.
+        options: `Request`'s other fields; with n > 1, every output's last delta has its completion.
+        Closing the generator (`aclose`), or cancelling the task that reads it, cancels the request.
+        Errors are those of `LLMEngine.prepare` and `submit`; DeviceError, in every request, when a
+        step fails; EngineClosedError after `drain` or `close`.
         """
+        if self._draining or self._closed:
+            raise EngineClosedError("the engine is closing and takes no more requests")
         sequence = await asyncio.to_thread(self.engine.prepare, prompt, params, **options)
         consumer = _Consumer()
         self._command(lambda: self._submit(sequence, consumer))
@@ -79,6 +83,17 @@ class AsyncEngine:
         """`LLMEngine.figures`. It only reads numbers, so the thread goes on."""
         return self.engine.figures()
 
+    async def drain(self, timeout_s: float) -> bool:
+        """Admits nothing more, lets what was admitted finish for at most so many seconds, and
+        closes. True when all of it finished; what did not ends as cancelled.
+        """
+        with self._wake:
+            self._draining = True
+            self._wake.notify()
+        finished = await asyncio.to_thread(self._idle.wait, timeout_s)
+        await self.close()
+        return finished
+
     async def close(self) -> None:
         """Ends the thread after its step. Requests that were alive end as cancelled."""
         with self._wake:
@@ -97,7 +112,7 @@ class AsyncEngine:
     def _command(self, command: Callable[[], None]) -> None:
         with self._wake:
             if self._closed:
-                raise UsageError("the engine is closed")
+                raise EngineClosedError("the engine is closed")
             self._commands.append(command)
             self._wake.notify()
 
@@ -121,6 +136,8 @@ class AsyncEngine:
         """Waits for something to do; False when it is time to end."""
         with self._wake:
             while not (self._commands or self.engine.has_work or self._closed):
+                if self._draining:
+                    self._idle.set()
                 self._wake.wait()
             commands = list(self._commands)
             self._commands.clear()
@@ -131,6 +148,8 @@ class AsyncEngine:
 
     def _submit(self, sequence: Sequence, consumer: _Consumer) -> None:
         try:
+            if self._draining:
+                raise EngineClosedError("the engine is closing and takes no more requests")
             self.engine.submit(sequence)
         except Exception as error:  # who asked must be told, whatever it is
             consumer.put(error)

@@ -19,7 +19,7 @@ from pumice.engine.scheduler import Scheduler
 from pumice.engine.sequence import Sequence
 from pumice.engine.stats import EngineStats
 from pumice.engine.submit import as_prompts, make_sequence
-from pumice.errors import UsageError
+from pumice.errors import QueueFullError, UnsupportedError, UsageError
 from pumice.runtime.step import Executable
 
 if TYPE_CHECKING:
@@ -44,14 +44,20 @@ class LLMEngine:
         prefix_cache: bool = True,
         max_running: int | None = None,
         prefill_chunk: int | None = None,
+        max_waiting: int | None = None,
     ) -> None:
         """
         tokenizer: None serves token ids only: no text comes out, and no end token but those of
         `stop_token_ids` is known. name: the model's, for people. prefix_cache: keep blocks for
         later requests. max_running: requests that run at once, prefill_chunk: tokens of prompts in
-        one step; None: as many as a step holds.
+        one step; None: as many as a step holds. max_waiting: requests that may wait beyond those
+        that run; None: any number.
         """
-        for what, value in (("max_running", max_running), ("prefill_chunk", prefill_chunk)):
+        for what, value in (
+            ("max_running", max_running),
+            ("prefill_chunk", prefill_chunk),
+            ("max_waiting", max_waiting),
+        ):
             if value is not None and value < 1:
                 raise UsageError(f"{what} is {value}; it must be at least 1")
         self.executable = executable
@@ -63,6 +69,7 @@ class LLMEngine:
         self.scheduler = Scheduler(limits, self.cache, max_running=max_running, chunk=prefill_chunk)
         self._builder = BatchBuilder(limits)
         self._sampler = Sampler(limits.vocab_size)
+        self._max_waiting = max_waiting
         self._alive: dict[str, Sequence] = {}
         self._serial = itertools.count()
         self._undelivered: list[Delta] = []
@@ -115,17 +122,25 @@ class LLMEngine:
         ContextLengthError for a request that can never fit.
         """
         request = Request(prompt, self.sampling() if params is None else params, **options)
+        if request.n > 1 or request.params.grammar is not None or request.deadline_s is not None:
+            raise UnsupportedError("n, grammar and deadline_s do not work yet")
         request_id = request.request_id
         if request_id is None:
             request_id = f"request-{next(self._serial)}"
         return make_sequence(request, request_id, self.limits, self.tokenizer)
 
     def submit(self, sequence: Sequence) -> str:
-        """Adds a prepared request; returns its id. UsageError when the id is in use."""
+        """Adds a prepared request; returns its id.
+
+        UsageError when the id is in use, QueueFullError when `max_waiting` requests wait.
+        """
         self._recover()
         request_id = sequence.request_id
         if request_id in self._alive:
             raise UsageError(f"request id {request_id!r} is in use")
+        waiting = len(self.scheduler.waiting) - self.scheduler.free_places
+        if self._max_waiting is not None and waiting >= self._max_waiting:
+            raise QueueFullError(waiting, self._max_waiting)
         sequence.arrival = time.perf_counter()
         self._in_bookkeeping = True
         self._alive[request_id] = sequence

@@ -64,6 +64,11 @@ class Scheduler:
         """Whether there is anything to do."""
         return bool(self.running or self.waiting)
 
+    @property
+    def free_places(self) -> int:
+        """How many more sequences could run."""
+        return self._max_running - len(self.running)
+
     def add(self, sequence: Sequence) -> None:
         sequence.order = self._arrivals
         self._arrivals += 1

@@ -1,0 +1,8 @@
+"""One file a protocol: its fields to a job, and a job's events to its answers."""
+
+ROUTERS = (
+    "pumice.server.protocols.status:make_router",
+    "pumice.server.protocols.tokens:make_router",
+    "pumice.server.protocols.openai_models:make_router",
+    "pumice.server.protocols.openai_chat:make_router",
+)
