@@ -145,7 +145,8 @@ def test_markdown_that_grows_is_markdown_that_was_whole(visit: Visit) -> None:
     for part in (
         "<h3>A <em>b</em></h3>", '<ol start="1"><li>one<ul><li>in</li><li>in 2</li></ul></li>',
         "<blockquote><p>q\nr</p></blockquote>", "<hr>", "a_b_c 2*3*4",
-        "<strong>b <em>i</em></strong>", "<s>s</s> *no* <code>`</code>", ">https://e.org/a</a>.", "<p>end</p>", "<code>open</code>",
+        "<strong>b <em>i</em></strong>", "<s>s</s> *no* <code>`</code>", ">https://e.org/a</a>.",
+        "<p>end</p>", "<code>open</code>",
     ):  # fmt: skip
         assert part in same[0]
 

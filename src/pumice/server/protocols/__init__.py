@@ -5,4 +5,5 @@ ROUTERS = (
     "pumice.server.protocols.tokens:make_router",
     "pumice.server.protocols.openai_models:make_router",
     "pumice.server.protocols.openai_chat:make_router",
+    "pumice.server.ui.routes:make_router",
 )
