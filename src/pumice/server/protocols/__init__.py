@@ -11,4 +11,5 @@ ROUTERS = (
     "pumice.server.protocols.anthropic_messages:make_router",
     "pumice.server.protocols.ollama:make_router",
     "pumice.server.protocols.ollama_models:make_router",
+    "pumice.server.ui.routes:make_router",
 )
