@@ -22,6 +22,8 @@ _UNSUPPORTED = {
     "mcp_servers": "there are no built-in tools",
     "inference_geo": "answers are made where this server is",
 }
+# What says most about a mistake is told; a field is often missing because another one is wrong.
+_RANK = {"extra_forbidden": 3, "literal_error": 2, "missing": 0}
 _KNOWN = {
     "extra_forbidden": "is not a field of this request",
     "missing": "is missing",
@@ -30,7 +32,7 @@ _KNOWN = {
 
 def explain(errors: Sequence[Any], body: Any) -> ApiError:
     """400 for the first error; of several alternatives of one field, the one that came furthest."""
-    error = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
+    error = max(errors, key=lambda e: (_RANK.get(e["type"], 1), len(e["loc"])))
     where = _place(error["loc"], body)
     if error["type"] == "json_invalid":
         return bad_request("the body is no JSON")

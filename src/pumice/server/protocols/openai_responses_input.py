@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pumice.server.context import ServerContext
 from pumice.server.core.job import Message
@@ -30,6 +30,8 @@ class InputPart(Fields):
 
 class InputItem(Fields):
     """A message, a call, a call's output, or reasoning: what answers consist of may come back."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     id: str | None = None
