@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -178,8 +179,8 @@ def test_bad_tools(tools: Any, choice: Any, param: str) -> None:
 
 def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place() -> None:
     schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
-    for given in (schema, {"type": "strin"}, {"$ref": "#/nowhere"}):
-        form = {"type": "json_schema", "json_schema": {"name": "s", "schema": given}}
+    for bad in (schema, {"type": "strin"}, {"$ref": "#/nowhere"}):
+        form = {"type": "json_schema", "json_schema": {"name": "s", "schema": bad}}
         answer = client().post(CHAT, {"messages": USER, "response_format": form})
         assert answer.status == 400 and answer.error["code"] == "unsupported_schema", answer.text
     answer = client(max_schema_bytes=20).post(CHAT, {"messages": USER, "response_format": form})
@@ -211,8 +212,8 @@ def test_a_schema_is_kept_to(schema: Any) -> None:
 
 
 def test_references_follow_a_schema_that_moves() -> None:
-    parameters = {"type": "object", "properties": {"c": {"$ref": "#/$defs/c"}, "self": {"$ref": "#"}},
-                  "$defs": {"c": {"type": "string"}}}  # fmt: skip
+    properties = {"c": {"$ref": "#/$defs/c"}, "self": {"$ref": "#"}}
+    parameters = {"type": "object", "properties": properties, "$defs": {"c": {"type": "string"}}}
     tools = Tools(({"type": "function", "function": {"name": "f", "parameters": parameters}},),
                   "required")  # fmt: skip
     schema = calls_schema(tools)
@@ -259,7 +260,7 @@ def test_any_pieces_any_stops(data: st.DataObject) -> None:
 
     whole = read([text])
     bounds = [0, *cuts, len(text)]
-    assert read([text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]) == whole
+    assert read([text[a:b] for a, b in itertools.pairwise(bounds)]) == whole
     assert read(list(text)) == whole
     assert not any(s in whole[0] for s in stop)
 

@@ -294,8 +294,8 @@ def test_ollama_generate() -> None:
     server = client(TEXT)
     body = {"model": "toy", "prompt": "the dog", "system": "short", "stream": False}
     assert server.post("/api/generate", body).json["response"] == TEXT
-    raw = server.post("/api/generate", {"model": "toy", "prompt": "the", "raw": True, "stream": False,
-                                        "options": {"num_predict": 3}}).json  # fmt: skip
+    body = {"model": "toy", "prompt": "the", "raw": True, "stream": False}
+    raw = server.post("/api/generate", {**body, "options": {"num_predict": 3}}).json
     assert (raw["eval_count"], raw["done_reason"]) == (3, "length")
     loaded = server.post("/api/generate", {"model": "toy"}).json
     assert (loaded["done"], loaded["done_reason"], loaded["response"]) == (True, "load", "")
