@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumice.engine.batch import BatchBuilder
 from pumice.engine.choose import Choice, choose
+from pumice.engine.figures import figures, note_token
 from pumice.engine.generation import Generation
 from pumice.engine.grammar_masks import GrammarMasks
 from pumice.engine.grammar_matcher import GrammarCompiler
@@ -23,6 +23,7 @@ from pumice.engine.sampler import NOT_FINITE, Sampler
 from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.scheduler import Scheduler
 from pumice.engine.sequence import Sequence, SequenceGroup
+from pumice.engine.speculation import Speculation, Speculator, make_speculator
 from pumice.engine.stats import EngineStats, Histograms
 from pumice.engine.submit import make_group
 from pumice.errors import QueueFullError, UsageError
@@ -49,6 +50,7 @@ class LLMEngine(Generation):
         max_running: int | None = None,
         prefill_chunk: int | None = None,
         max_waiting: int | None = None,
+        speculation: Speculation | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
@@ -57,7 +59,7 @@ class LLMEngine(Generation):
         later requests. max_running: outputs that run at once; None: as many as a step holds.
         prefill_chunk: tokens of prompts in one step; None: as many as do not delay running streams
         much. max_waiting: requests that may wait beyond those that find a place; None: any number.
-        clock: seconds.
+        speculation: guesses that are checked in one step; None makes none. clock: seconds.
         """
         for what, value in (
             ("max_running", max_running),
@@ -84,6 +86,9 @@ class LLMEngine(Generation):
         self.scheduler = Scheduler(limits, self.cache, max_running=max_running, chunk=prefill_chunk)
         self._builder = BatchBuilder(limits)
         self._sampler = Sampler(limits.vocab_size)
+        self.speculator: Speculator | None = None
+        if speculation is not None:
+            self.speculator = make_speculator(speculation, executable)
         self._masks = GrammarMasks()
         self._grammars: GrammarCompiler | None = None
         if tokenizer is not None and tokenizer.eos_ids:
@@ -222,6 +227,9 @@ class LLMEngine(Generation):
 
     def _step(self) -> list[Delta]:
         start = self.clock()
+        if self.speculator is not None:
+            waiting = bool(self.scheduler.waiting)
+            self.speculator.propose(self.scheduler.running, prompts_wait=waiting)
         self._in_bookkeeping = True
         plan = self.scheduler.schedule()
         for sequence in plan.admitted:
@@ -240,6 +248,8 @@ class LLMEngine(Generation):
         self._in_bookkeeping = True
         self.scheduler.commit(plan)
         now = self.clock()
+        if self.speculator is not None:
+            self.speculator.observe(plan, choices, now - start)
         deltas = []
         for choice in choices:
             if choice.sequence.siblings:
@@ -270,7 +280,7 @@ class LLMEngine(Generation):
                 if matcher.error is not None:
                     self._end(delta, sequence, "error", now, error=matcher.error)
                     return delta
-            self._note_time(sequence, now)
+            note_token(self.stats, self.histograms, sequence, now)
             text, reason, stop = take_token(sequence, token, logprob)
             delta.text += text
             delta.token_ids.append(token)
@@ -280,19 +290,6 @@ class LLMEngine(Generation):
                 self._end(delta, sequence, reason, now, stop)
                 return delta
         return delta
-
-    def _note_time(self, sequence: Sequence, now: float) -> None:
-        """A token has come."""
-        if sequence.first_token_time is not None:
-            self.histograms.inter_token_s.observe(now - sequence.last_token_time)
-        else:
-            sequence.first_token_time = now
-            if sequence.index == 0:
-                waited = now - sequence.arrival
-                self.histograms.ttft_s.observe(waited)
-                cached = sequence.cached_tokens or 0
-                self.stats.first_token(waited, sequence.prompt_length, cached)
-        sequence.last_token_time = now
 
     def _end(
         self,
@@ -324,6 +321,8 @@ class LLMEngine(Generation):
             group.lead.siblings.remove(sequence)
         else:
             self.scheduler.remove(sequence)
+        if self.speculator is not None:
+            self.speculator.forget(sequence)
         self.stats.finished += 1
         return completion(sequence, reason, now, stop, error)
 
@@ -355,6 +354,8 @@ class LLMEngine(Generation):
             for sequence in group.open:
                 done = completion(sequence, "error", now, error="the engine was interrupted")
                 self._undelivered.append(last_delta(done))
+                if self.speculator is not None:
+                    self.speculator.forget(sequence)
             group.open = []
         self._alive = {}
         self._in_bookkeeping = False
@@ -374,16 +375,4 @@ class LLMEngine(Generation):
 
     def figures(self) -> dict[str, Any]:
         """What a dashboard shows: the stats, and the state of queue and cache now."""
-        return {
-            **self.stats.as_dict(),
-            **asdict(self.scheduler.decisions),
-            "running": len(self.scheduler.running),
-            "waiting": len(self.scheduler.waiting),
-            "cache_hit_tokens": self.stats.cached_tokens,
-            "blocks": self.cache.num_blocks,
-            "blocks_in_use": self.cache.in_use,
-            "blocks_cached": self.cache.cached,
-            "blocks_copied": self.cache.copied,
-            "prefill_chunk": self.scheduler.pace.chunk(),
-            "histograms": self.histograms.as_dict(),
-        }
+        return figures(self)
