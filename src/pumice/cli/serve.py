@@ -198,7 +198,6 @@ def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> i
     import asyncio
     import signal
 
-    from pumice.cli.console import note
     from pumice.server.serve import serve
 
     address, port = sock.getsockname()[:2]
@@ -207,19 +206,32 @@ def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> i
 
     def started(_: object) -> None:
         limits = engine.limits
-        note(
+        _say(
             f"{settings.names[0]} at {url} (context {limits.context_length:,} tokens, cache "
             f"{limits.num_blocks * limits.block_size:,}). Ctrl-C ends it."
         )
         if not settings.api_keys and address not in ("127.0.0.1", "::1"):
-            note("warning: anybody who reaches this address may use it; --api-key asks for a key")
-        print(_example(url, settings), file=sys.stderr, flush=True)
+            _say("warning: anybody who reaches this address may use it; --api-key asks for a key")
+        _say(_example(url, settings), dim=False)
 
     ended_by = asyncio.run(
         serve(engine, settings, sock, model_info=_info(engine), on_start=started,
-              on_drain=lambda: note(f"ending; what runs has {settings.drain_timeout:g} s")),
+              on_drain=lambda: _say(f"ending; what runs has {settings.drain_timeout:g} s")),
     )  # fmt: skip
     return 130 if ended_by == signal.SIGINT else 0
+
+
+def _say(text: str, *, dim: bool = True) -> None:
+    """A line on standard error. A full disk below it, or a closed pipe, is no reason to end."""
+    from pumice.cli.console import note
+
+    try:
+        if dim:
+            note(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
 
 
 def _example(url: str, settings: ServerSettings) -> str:
