@@ -58,6 +58,7 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "triton": (),
     "matplotlib": ("bench.plot", "bench.serving_plot"),
     "httpx": ("bench.serving_client",),
+    "llguidance": ("engine.grammar_matcher",),
     "typer": ("cli",),
     "fastapi": ("server",),
     "starlette": ("server",),
@@ -318,7 +319,7 @@ def test_a_cycle_is_found() -> None:
     ("modules", "forbidden"),
     [
         ("pumice.runtime.load", "tvm tvm_ffi torch transformers triton typer"),
-        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer"),
+        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer llguidance"),
         ("pumice.text", "tvm tvm_ffi torch transformers triton typer"),
         ("pumice.server", "tvm tvm_ffi torch transformers triton typer rich"),
         ("pumice.server.parsers", "tvm tvm_ffi torch transformers triton typer numpy fastapi"),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pumice.engine.grammar import Grammar
     from pumice.engine.request import Completion, Delta, Request, TokenLogprob
     from pumice.engine.sampling_params import SamplingParams
+    from pumice.engine.speculation import Speculation
 
 __all__ = [
     "AsyncEngine",
@@ -21,6 +22,7 @@ __all__ = [
     "LLMEngine",
     "Request",
     "SamplingParams",
+    "Speculation",
     "TokenLogprob",
 ]
 
@@ -33,6 +35,7 @@ _LAZY = {
     "LLMEngine": "pumice.engine.engine:LLMEngine",
     "Request": "pumice.engine.request:Request",
     "SamplingParams": "pumice.engine.sampling_params:SamplingParams",
+    "Speculation": "pumice.engine.speculation:Speculation",
     "TokenLogprob": "pumice.engine.request:TokenLogprob",
 }
 

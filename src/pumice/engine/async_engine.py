@@ -13,18 +13,22 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from pumice.engine.engine import LLMEngine
+from pumice.engine.outputs import last_delta
 from pumice.engine.request import Delta, Prompt
 from pumice.engine.sampling_params import SamplingParams
-from pumice.engine.sequence import Sequence
+from pumice.engine.sequence import SequenceGroup
 from pumice.errors import DeviceError, EngineClosedError
 
 Item = Delta | Exception
 
 
 class _Consumer:
-    """A coroutine's end of a request. `put` may be called from any thread."""
+    """A coroutine's end of a request. `put` may be called from any thread. left: outputs that have
+    not finished; the thread's.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: int) -> None:
+        self.left = outputs
         self._loop = asyncio.get_running_loop()
         self.queue: asyncio.Queue[Item] = asyncio.Queue()
 
@@ -63,21 +67,21 @@ class AsyncEngine:
         """
         if self._draining or self._closed:
             raise EngineClosedError("the engine is closing and takes no more requests")
-        sequence = await asyncio.to_thread(self.engine.prepare, prompt, params, **options)
-        consumer = _Consumer()
-        self._command(lambda: self._submit(sequence, consumer))
-        ended = False
+        group = await asyncio.to_thread(self.engine.prepare, prompt, params, **options)
+        outputs = len(group.open)
+        consumer = _Consumer(outputs)
+        self._command(lambda: self._submit(group, consumer))
         try:
-            while not ended:
+            while outputs:
                 item = await consumer.queue.get()
                 if isinstance(item, Exception):
-                    ended = True
+                    outputs = 0
                     raise item
-                ended = item.completion is not None
+                outputs -= item.completion is not None
                 yield item
         finally:
-            if not ended and not self._closed:
-                self._command(lambda: self._cancel(sequence.request_id, consumer))
+            if outputs and not self._closed:
+                self._command(lambda: self._cancel(group.request_id, consumer))
 
     def figures(self) -> dict[str, Any]:
         """`LLMEngine.figures`. It only reads numbers, so the thread goes on."""
@@ -128,9 +132,8 @@ class AsyncEngine:
             for delta in deltas:
                 self._deliver(delta)
         for request_id in self.engine.alive:
-            done = self.engine.cancel(request_id)
-            if done is not None:
-                self._deliver(Delta(request_id, finish_reason=done.finish_reason, completion=done))
+            for done in self.engine.cancel(request_id):
+                self._deliver(last_delta(done))
 
     def _take_commands(self) -> bool:
         """Waits for something to do; False when it is time to end."""
@@ -146,15 +149,15 @@ class AsyncEngine:
             command()
         return not closed
 
-    def _submit(self, sequence: Sequence, consumer: _Consumer) -> None:
+    def _submit(self, group: SequenceGroup, consumer: _Consumer) -> None:
         try:
             if self._draining:
                 raise EngineClosedError("the engine is closing and takes no more requests")
-            self.engine.submit(sequence)
+            self.engine.submit(group)
         except Exception as error:  # who asked must be told, whatever it is
             consumer.put(error)
         else:
-            self._consumers[sequence.request_id] = consumer
+            self._consumers[group.request_id] = consumer
 
     def _cancel(self, request_id: str, consumer: _Consumer) -> None:
         if self._consumers.get(request_id) is consumer:  # else it has finished already
@@ -165,7 +168,8 @@ class AsyncEngine:
         consumer = self._consumers.get(delta.request_id)
         if consumer is None:
             return
-        if delta.completion is not None:
+        consumer.left -= delta.completion is not None
+        if not consumer.left:
             del self._consumers[delta.request_id]
         consumer.put(delta)
 

@@ -22,6 +22,7 @@ __all__ = [
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 Prompt = str | SequenceOf[int]
+MAX_PRIORITY = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,12 @@ class Request:
     n: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise UsageError(f"priority is {self.priority!r}; allowed: an integer")
+        is_integer = isinstance(self.priority, int) and not isinstance(self.priority, bool)
+        if not is_integer or abs(self.priority) > MAX_PRIORITY:
+            raise UsageError(
+                f"priority is {self.priority!r}; allowed: an integer, -{MAX_PRIORITY} to "
+                f"{MAX_PRIORITY}"
+            )
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
             raise UsageError(f"n is {self.n!r}; allowed: an integer, at least 1")
         if self.deadline_s is not None and not _is_duration(self.deadline_s):

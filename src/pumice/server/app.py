@@ -23,7 +23,7 @@ from pumice.server.validation import explain
 def create_app(context: ServerContext) -> FastAPI:
     """An ASGI application over a running engine; the engine's end is the caller's."""
     settings = context.settings
-    middleware = [Middleware(Access, context)]
+    middleware = []
     if settings.cors_origins:
         middleware.append(
             Middleware(
@@ -33,7 +33,8 @@ def create_app(context: ServerContext) -> FastAPI:
                 allow_headers=["*"],
             )
         )
-    middleware += [Middleware(Guard, context), Middleware(BodyLimit, context)]
+    # Errors pass through CORS, too: a page is to see what went wrong.
+    middleware += [Middleware(m, context) for m in (Access, Guard, BodyLimit)]
     app = FastAPI(
         title="Pumice",
         version=__version__,

@@ -14,35 +14,36 @@ HEAD_TIMEOUT = 10.0
 
 class Connection(H11Protocol):
     """Ended when a request's head is not whole `head_timeout` seconds after the connection was made
-    or the head began, and when what was written last is not taken for as long after its end.
+    or the head began, and when what was written last is not taken in as much time.
     """
 
     head_timeout = HEAD_TIMEOUT
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_since: float | None = None
+        self._closing_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._arm()
+        self._head_since = self.loop.time()
+        self._check()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self._busy:
-            self._disarm()
-        elif self._watch is None:
-            self._arm()
+            self._head_since = None
+        elif self._head_since is None:
+            self._head_since = self.loop.time()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.transport.is_closing():
-            self._arm()
-        elif self._busy:
-            self._disarm()
+        self._head_since = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     @property
@@ -50,19 +51,15 @@ class Connection(H11Protocol):
         """Whether a request's head is here and its answer is not complete."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _arm(self) -> None:
-        self._disarm()
-        self._watch = self.loop.call_later(self.head_timeout, self._expire)
-
-    def _disarm(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-
-    def _expire(self) -> None:
-        self._watch = None
-        if not self._busy:
-            self.transport.abort()
+    def _check(self) -> None:
+        now = self.loop.time()
+        if self.transport.is_closing() and self._closing_since is None:
+            self._closing_since = now
+        for since in (self._head_since, self._closing_since):
+            if since is not None and now - since >= self.head_timeout:
+                self.transport.abort()
+                return
+        self._timer = self.loop.call_later(self.head_timeout / 4, self._check)
 
 
 def connection_class(head_timeout: float) -> type[Connection]:

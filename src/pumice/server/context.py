@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pumice._version import __version__
 from pumice.errors import UnsupportedError
 from pumice.server.metrics import Metrics
 from pumice.server.parsers import Family, choose_family
 from pumice.server.settings import ServerSettings
+from pumice.server.store import ResponseStore
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pumice.engine.async_engine import AsyncEngine
     from pumice.text.chat_template import ChatTemplate
     from pumice.text.tokenizer import Tokenizer
@@ -22,13 +25,21 @@ def _is_marker(token: str) -> bool:
     return any(part in token.lower() for part in ("tool", "think", "python_tag", "call", "args"))
 
 
+class Embedder(Protocol):
+    """The seam for models whose step gives hidden states."""
+
+    async def embed(self, ids: list[list[int]], pooling: Literal["mean", "last"]) -> np.ndarray:
+        """Token ids of each text → float32[n, hidden], each row of length 1."""
+        ...
+
+
 class ServerContext:
     """One model being served.
 
     template: None when the model has none; it then only completes texts. model_info: what is known
     of the model for /api/show and /v1/models. family: how it writes calls. hidden: its control
     tokens. shows_control: parsers look for some of them. draining: the server is about to end, and
-    takes nothing new.
+    takes nothing new. embedder: None when the step has no hidden states.
     """
 
     def __init__(
@@ -37,6 +48,7 @@ class ServerContext:
         settings: ServerSettings,
         *,
         model_info: dict[str, Any] | None = None,
+        embedder: Embedder | None = None,
     ) -> None:
         tokenizer = engine.engine.tokenizer
         if tokenizer is None:
@@ -56,6 +68,8 @@ class ServerContext:
         self.hidden = frozenset(tokenizer.control_tokens)
         self.shows_control = any(_is_marker(token) for token in self.hidden)
         self.metrics = Metrics(engine, self.name)
+        self.embedder = embedder
+        self.store = ResponseStore(settings.max_stored, settings.max_stored_bytes)
         self.created = int(time.time())
         self.draining = False
 

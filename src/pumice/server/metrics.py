@@ -17,7 +17,8 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 _COUNTERS = frozenset(
     {
         "prefill_tokens", "prefill_s", "decode_tokens", "decode_s", "prompt_tokens",
-        "cached_tokens", "steps", "first_tokens", "ttft_s", "finished", "preemptions",
+        "cached_tokens", "steps", "first_tokens", "ttft_s", "finished", "admitted", "preempted",
+        "chunks", "rejected", "cancelled", "deadline", "cache_hit_tokens", "blocks_copied",
     }
 )  # fmt: skip
 
@@ -111,14 +112,32 @@ class _EngineCollector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for name, value in self._engine.figures().items():
+        figures = self._engine.figures()
+        for name, value in figures.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             counts = name in _COUNTERS
             family = CounterMetricFamily if counts else GaugeMetricFamily
-            metric = family(
-                f"pumice_engine_{name}", f"The engine's {name.replace('_', ' ')}.",
-                labels=("model_name",),
-            )  # fmt: skip
+            metric = family(f"pumice_engine_{name}", _said(name), labels=("model_name",))
             metric.add_metric((self._model,), float(value))
             yield metric
+        for name, histogram in figures.get("histograms", {}).items():
+            yield self._histogram(name, histogram)
+
+    def _histogram(self, name: str, histogram: dict[str, Any]) -> Any:
+        from prometheus_client.core import HistogramMetricFamily
+
+        buckets, total = [], 0
+        bounds = [*(f"{bound:g}" for bound in histogram["bounds"]), "+Inf"]
+        for bound, count in zip(bounds, histogram["counts"], strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        metric = HistogramMetricFamily(
+            f"pumice_engine_{name}_histogram", _said(name), labels=("model_name",)
+        )
+        metric.add_metric((self._model,), buckets, histogram["sum"])
+        return metric
+
+
+def _said(name: str) -> str:
+    return f"The engine's {name.replace('_', ' ')}."

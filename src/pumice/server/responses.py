@@ -89,6 +89,9 @@ class Stream(Response):
         self._settings = settings
         self._release = release
         self._comment = comment
+        self._clock = asyncio.get_running_loop().time
+        self._wrote = self._clock()
+        self._writing_since: float | None = None
         self.init_headers(
             {"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})}
         )
@@ -96,50 +99,40 @@ class Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(_disconnect(receive))
+        others = [asyncio.ensure_future(_disconnect(receive)),
+                  asyncio.ensure_future(self._watch(send))]  # fmt: skip
         try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
+                return
+            raise ClientGone
         finally:
-            await _end(gone)
-            await _end(sending)
+            for task in (*others, sending):
+                await _end(task)
             await self._pieces.aclose()
             await self._release()  # a generator that never began would release nothing
 
     async def _send(self, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        following: asyncio.Future[str] | None = None
-        try:
-            while True:
-                if following is None:
-                    following = asyncio.ensure_future(anext(self._pieces))
-                wait = self._settings.ping if self._comment else None
-                done, _ = await asyncio.wait((following,), timeout=wait)
-                if not done:
-                    await self._write(send, self._comment or "")
-                    continue
-                try:
-                    piece = following.result()
-                except StopAsyncIteration:
-                    break
-                finally:
-                    following = None
-                await self._write(send, piece)
-        finally:
-            if following is not None:
-                await _end(following)
+        head = {"type": "http.response.start", "status": self.status_code}
+        await send({**head, "headers": self.raw_headers})
+        async for piece in self._pieces:
+            await self._write(send, piece)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send, piece: str) -> None:
-        message = {"type": "http.response.body", "body": piece.encode("utf-8"), "more_body": True}
-        try:
-            await asyncio.wait_for(send(message), self._settings.write_timeout)
-        except asyncio.TimeoutError:
-            raise ClientGone from None
+        body = piece.encode("utf-8")
+        self._writing_since = self._clock()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        self._writing_since, self._wrote = None, self._clock()
+
+    async def _watch(self, send: Send) -> None:
+        """Says that there is life while there is nothing to say; ends when nobody reads."""
+        while True:
+            await asyncio.sleep(min(self._settings.ping, self._settings.write_timeout) / 4)
+            now = self._clock()
+            if self._writing_since is not None:
+                if now - self._writing_since > self._settings.write_timeout:
+                    return
+            elif self._comment and now - self._wrote > self._settings.ping:
+                await self._write(send, self._comment)

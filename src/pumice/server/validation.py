@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pumice.server.errors import ApiError, bad_request
+from pumice.server.errors import ApiError, bad_request, unsupported
 
+# Fields of the protocols that do not work here, and why or what does.
+_UNSUPPORTED = {
+    "audio": "answers are text",
+    "prediction": "outputs are predicted from the prompt without being told",
+    "web_search_options": "there are no built-in tools",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "moderation": "nothing is moderated",
+    "conversation": "use previous_response_id",
+    "prompt": "prompts are not kept here",
+    "context_management": "use truncation",
+    "container": "there are no built-in tools",
+    "mcp_servers": "there are no built-in tools",
+    "inference_geo": "answers are made where this server is",
+}
+# What says most about a mistake is told; a field is often missing because another one is wrong.
+_RANK = {"extra_forbidden": 3, "literal_error": 2, "missing": 0}
 _KNOWN = {
     "extra_forbidden": "is not a field of this request",
     "missing": "is missing",
@@ -15,7 +32,7 @@ _KNOWN = {
 
 def explain(errors: Sequence[Any], body: Any) -> ApiError:
     """400 for the first error; of several alternatives of one field, the one that came furthest."""
-    error = max(errors, key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
+    error = max(errors, key=lambda e: (_RANK.get(e["type"], 1), len(e["loc"])))
     where = _place(error["loc"], body)
     if error["type"] == "json_invalid":
         return bad_request("the body is no JSON")
@@ -23,6 +40,8 @@ def explain(errors: Sequence[Any], body: Any) -> ApiError:
         return bad_request(
             "the body is not a JSON object" if body is not None else "there is no body"
         )
+    if error["type"] == "extra_forbidden" and where in _UNSUPPORTED:
+        return unsupported(where, _UNSUPPORTED[where])
     known = _KNOWN.get(error["type"])
     if known:
         code = "unknown_parameter" if error["type"] == "extra_forbidden" else None

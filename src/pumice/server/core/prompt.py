@@ -8,6 +8,7 @@ from typing import Any
 from pumice.errors import ContextLengthError, UsageError
 from pumice.server.context import ServerContext
 from pumice.server.core.job import Job, Message
+from pumice.server.core.tool_prompt import describe, knows_calls, knows_tools, spell_out
 from pumice.server.errors import bad_request
 
 _TRUNCATION_LEAVES = 16  # tokens of room for an answer, at least
@@ -101,15 +102,21 @@ def _chat(context: ServerContext, job: Job, messages: list[Message]) -> list[int
     if context.template is None:
         raise bad_request(f"{context.name} has no chat template; use /v1/completions", "messages")
     variables = dict(job.template)
+    source, tools = context.template.source, job.tools.shown
+    if not knows_calls(source):
+        messages = spell_out(messages)
+    if tools and not knows_tools(source):
+        messages, tools = describe(messages, tools), ()
     if job.continue_final:
-        return _continued(context, job, messages, variables)
-    return encode_chat(
-        context.tokenizer, context.template, messages, job.tools.shown or None, **variables
-    )
+        return _continued(context, messages, tools, variables)
+    return encode_chat(context.tokenizer, context.template, messages, tools or None, **variables)
 
 
 def _continued(
-    context: ServerContext, job: Job, messages: list[Message], variables: dict[str, Any]
+    context: ServerContext,
+    messages: list[Message],
+    tools: tuple[dict[str, Any], ...],
+    variables: dict[str, Any],
 ) -> list[int]:
     """The last message is the beginning of the answer: what the template writes after its text is
     cut off.
@@ -118,7 +125,7 @@ def _continued(
 
     template, tokenizer = context.template, context.tokenizer
     assert template is not None
-    before = encode_chat(tokenizer, template, messages[:-1], job.tools.shown or None, **variables)
+    before = encode_chat(tokenizer, template, messages[:-1], tools or None, **variables)
     text = messages[-1].get("content") or ""
     if not isinstance(text, str):
         raise UsageError("the message to continue must be a text")

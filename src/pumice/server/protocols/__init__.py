@@ -5,5 +5,11 @@ ROUTERS = (
     "pumice.server.protocols.tokens:make_router",
     "pumice.server.protocols.openai_models:make_router",
     "pumice.server.protocols.openai_chat:make_router",
+    "pumice.server.protocols.openai_completions:make_router",
+    "pumice.server.protocols.openai_responses:make_router",
+    "pumice.server.protocols.openai_embeddings:make_router",
+    "pumice.server.protocols.anthropic_messages:make_router",
+    "pumice.server.protocols.ollama:make_router",
+    "pumice.server.protocols.ollama_models:make_router",
     "pumice.server.ui.routes:make_router",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -133,4 +133,10 @@ def logprob_entry(context: ServerContext, entry: TokenLogprob) -> dict[str, Any]
     }
 
 
-NonEmpty = Annotated[str, Field(min_length=1)]
+def prompts_of(given: Any, param: str) -> list[str | list[int]]:
+    """A text, texts, token ids or several lists of them, as a list of prompts."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise bad_request(f"{param} is an empty list", param)
+    return [list(given)] if isinstance(given[0], int) else list(given)
