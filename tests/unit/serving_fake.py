@@ -85,16 +85,23 @@ class FakeServer:
             Route("/v1/chat/completions", self.answer, methods=["POST"]),
             Route("/v1/completions", self.answer, methods=["POST"]),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), port=0, log_level="error", lifespan="off")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        deadline = time.monotonic() + 20
-        while not server.started:
-            assert thread.is_alive() and time.monotonic() < deadline
-            time.sleep(0.005)
-        try:
-            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        finally:
-            server.should_exit = server.force_exit = True
-            thread.join(10)
+        with serve_app(Starlette(routes=routes)) as url:
+            yield url
+
+
+@contextmanager
+def serve_app(app: Any) -> Iterator[str]:
+    """Serves an application in a thread; yields its URL."""
+    config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline
+        time.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(10)

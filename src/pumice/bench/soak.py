@@ -97,7 +97,7 @@ async def load(
     server: SoakServer, clients: int, seconds: float, seed: int
 ) -> tuple[State, State, list[int], Report, int]:
     """State before and after, memory in between, the clients' report, and how many were cut off."""
-    answers = await _answers_alone(server, seed)
+    answers = await _answers_alone(server, min(_QUESTIONS, clients), seed)
     await _touch_cache(server)
     crowd = Clients(server.port, answers, seed)
     await asyncio.gather(*(crowd.one() for _ in range(16)))  # what is made once is made now
@@ -137,15 +137,15 @@ async def load(
     return before, after, memory, crowd.report, len(unfinished)
 
 
-async def _answers_alone(server: SoakServer, seed: int) -> dict[Question, str]:
-    asked = questions(_QUESTIONS, seed)
+async def _answers_alone(server: SoakServer, count: int, seed: int) -> dict[Question, str]:
+    asked = questions(count, seed)
     _say(f"{len(asked)} questions, each alone")
     return {question: await solo(server.port, question) for question in asked}
 
 
 async def _touch_cache(server: SoakServer) -> None:
     """Fills the cache, so that its memory is there before memory is watched."""
-    for i in range(2 * _CACHE_TOKENS // _CONTEXT):
+    for i in range(_CACHE_TOKENS // _CONTEXT + 2):
         words = f"{i} " * (_CONTEXT // 3)
         await exchange(
             server.port, "POST", "/v1/chat/completions",
