@@ -140,7 +140,9 @@ def test_structured_output(gpt: openai.OpenAI) -> None:
     assert "not" in str(caught.value)
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
 def test_tools_and_back(gpt: openai.OpenAI, choice: Any) -> None:
     body: Any = {"model": MODEL, "messages": WEATHER, "tools": TOOLS, "tool_choice": choice,
                  "max_tokens": 80, "parallel_tool_calls": False}  # fmt: skip
@@ -199,7 +201,9 @@ def test_errors(gpt: openai.OpenAI) -> None:
         gpt.chat.completions.create(model=MODEL, messages=ASK, extra_body={"unknown": 1})
     assert caught.value.param == "unknown"
     with pytest.raises(openai.BadRequestError, match=r"2,048"):
-        gpt.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "a " * 3000}])
+        gpt.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "a " * 3000}]
+        )
     with pytest.raises(openai.APIStatusError) as refused:
         gpt.embeddings.create(model=MODEL, input="x")
     assert refused.value.status_code == 501
@@ -296,9 +300,7 @@ def test_message_errors(claude: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError):
         claude.messages.create(model="claude", max_tokens=3, messages=ASK)
     with pytest.raises(anthropic.BadRequestError, match="unknown"):
-        claude.messages.create(
-            model=MODEL, max_tokens=3, messages=ASK, extra_body={"unknown": 1}
-        )
+        claude.messages.create(model=MODEL, max_tokens=3, messages=ASK, extra_body={"unknown": 1})
 
 
 # Ollama

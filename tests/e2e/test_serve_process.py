@@ -89,8 +89,9 @@ def test_ctrl_c_ends_it(model: str) -> None:
 def test_after_a_kill_there_is_nothing_to_repair(model: str) -> None:
     for _ in range(2):
         with process(model) as (run, url):
-            with httpx.stream("POST", f"{url}/v1/chat/completions", timeout=60,
-                              json={**ASK, "stream": True, "ignore_eos": True}) as answer:  # fmt: skip
+            body = {**ASK, "stream": True, "ignore_eos": True}
+            path = f"{url}/v1/chat/completions"
+            with httpx.stream("POST", path, json=body, timeout=60) as answer:
                 lines = answer.iter_lines()
                 next(lines)
                 run.kill()
@@ -135,7 +136,8 @@ def test_a_port_in_use_is_one_line_before_anything_is_loaded() -> None:
         (["--host", "no.such.host.invalid"], 2, "no address"),
         (["--port", "99999"], 2, "99999"),
         (["--cache-tokens", "0"], 2, "--cache-tokens"),
-        (["--max-waiting", "-1"], 2, "max_waiting"),
+        (["--max-waiting", "-1"], 2, "--max-waiting"),
+        (["--speculate", "maybe"], 2, "maybe"),
         (["--port", "0", "no-such-model"], 2, "no-such-model"),
     ],
 )
