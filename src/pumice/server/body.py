@@ -90,11 +90,17 @@ class JsonRoute(APIRoute):
         return handle
 
 
+_LONG = 256 << 10  # bytes whose parsing would hold others up
+
+
 class _StrictRequest(Request):
     max_depth: int
 
     async def json(self) -> Any:
-        return parse_json(await self.body(), self.max_depth)
+        body = await self.body()
+        if len(body) < _LONG:
+            return parse_json(body, self.max_depth)
+        return await asyncio.to_thread(parse_json, body, self.max_depth)
 
 
 def parse_json(body: bytes, max_depth: int) -> Any:
