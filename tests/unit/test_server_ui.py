@@ -8,6 +8,7 @@ import re
 import httpx
 import pytest
 from fastapi import FastAPI
+from server_app import client
 
 from pumice.server.ui.routes import POLICY, STATIC, make_router
 
@@ -67,3 +68,32 @@ def test_files_need_no_exception_from_the_policy(name: str) -> None:
     if name.endswith(".html"):
         assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text)
     assert len(text.splitlines()) <= 400
+
+
+def test_the_server_tells_the_figures_that_the_page_shows() -> None:
+    text = (STATIC / "live.js").read_text(encoding="utf-8")
+    names = {f"pumice_engine_{m[1]}" for m in re.finditer(r'value\("(\w+)"\)', text)}
+    names |= {m[1] for m in re.finditer(r'"(pumice_\w+_total)"', text)}
+    names |= {f"{m[1]}_{part}" for m in re.finditer(r'"(pumice_\w+_seconds)"', text)
+              for part in ("sum", "count")}  # fmt: skip
+    assert len(names) == 10
+    told = client("Hello.").get("/metrics").text
+    assert {name for name in names if f"\n{name}{{" not in told} == set()
+
+
+def test_the_server_takes_what_the_page_sends() -> None:
+    source = (STATIC / "settings.js").read_text(encoding="utf-8")
+    listed = re.search(r"const NUMBERS = \[(.*?)\]", source)
+    assert listed is not None
+    numbers = re.findall(r'"(\w+)"', listed[1])
+    html = (STATIC / "index.html").read_text(encoding="utf-8")
+    assert all(f'name="{name}"' in html for name in numbers)
+    body = {
+        "model": "toy", "messages": [{"role": "user", "content": "Hi"}], "stop": ["###"],
+        "stream": True, "stream_options": {"include_usage": True}, **dict.fromkeys(numbers, 1),
+    }  # fmt: skip
+    answer = client("Hello.").post("/v1/chat/completions", body)
+    assert answer.status == 200, answer.text
+    assert answer.data[-1]["usage"]["completion_tokens"] == 1
+    [model] = client("Hello.").get("/v1/models").json["data"]
+    assert model["id"] == "toy" and model["max_model_len"] > 0

@@ -177,11 +177,12 @@ class ToolParser:
         """How much of the text is certainly no part of a marker."""
         text = self.source.text
         markers = [*self.MARKERS, *([self.closing] if self.closing else [])]
-        longest = min(max(map(len, markers), default=1) - 1, len(text))
-        for length in range(longest, 0, -1):
-            end = text[len(text) - length :]
-            if any(marker.startswith(end) for marker in markers):
-                return len(text) - length
+        longest = max(map(len, markers), default=1) - 1
+        earliest = max(0, len(text) - longest)
+        starts = [text.find(marker[0], earliest) for marker in markers]
+        for start in range(min((s for s in starts if s >= 0), default=len(text)), len(text)):
+            if any(marker.startswith(text[start:]) for marker in markers):
+                return start
         return len(text)
 
     def _content(self, text: str) -> None:
