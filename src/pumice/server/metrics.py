@@ -17,8 +17,9 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 _COUNTERS = frozenset(
     {
         "prefill_tokens", "prefill_s", "decode_tokens", "decode_s", "prompt_tokens",
-        "cached_tokens", "steps", "first_tokens", "ttft_s", "finished", "admitted", "preempted",
-        "speculation_steps", "speculation_proposed", "speculation_accepted", "chunks", "rejected", "cancelled", "deadline", "cache_hit_tokens", "blocks_copied",
+        "cached_tokens", "cache_hit_tokens", "steps", "first_tokens", "ttft_s", "finished",
+        "admitted", "preempted", "chunks", "rejected", "cancelled", "deadline", "blocks_copied",
+        "speculation_steps", "speculation_proposed", "speculation_accepted",
     }
 )  # fmt: skip
 
