@@ -14,7 +14,7 @@ from server_app import USER, Client, client, make_engine
 
 from pumice.engine.engine import LLMEngine
 from pumice.server.core.choice import Choice, PlainParser
-from pumice.server.core.forced import calls_schema
+from pumice.server.core.enforced import calls_schema
 from pumice.server.core.job import Tools
 from pumice.server.core.result import Result
 from pumice.server.core.tool_prompt import describe, spell_out
@@ -160,6 +160,35 @@ def test_calls_that_must_come(choice: Any, parallel: bool) -> None:
     assert [c["function"] for c in again["tool_calls"]] == [c["function"] for c in calls]
 
 
+STRICT = [{"type": "function", "function": {"name": "weather", "strict": True, "parameters":
+           {**CITY, "additionalProperties": False}}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("template", [HERMES, engine_toy.CHATML])
+def test_a_strict_function_that_may_be_called_is_called_rightly(template: str) -> None:
+    wrong = 'I look. <tool_call>\n{"name": "weather", "arguments": {"town": 3, "x": [1]}}'
+    toy = server(wrong, template)
+    body = {"messages": USER, "tools": STRICT, "max_tokens": 120}
+    message = toy.post(CHAT, body).json["choices"][0]["message"]
+    assert message["content"] == "I look."
+    arguments = json.loads(message["tool_calls"][0]["function"]["arguments"])
+    assert set(arguments) == {"city"} and isinstance(arguments["city"], str)
+    free = server("the quick fox", template).post(CHAT, body).json["choices"][0]
+    assert free["message"]["content"] == "the quick fox" and free["finish_reason"] == "stop"
+
+
+def test_strict_is_refused_where_it_cannot_be_enforced() -> None:
+    llama = engine_toy.CHATML + "{# tools tool_calls Environment: ipython #}"
+    answer = server("the", llama).post(CHAT, {"messages": USER, "tools": STRICT})
+    assert answer.status == 400 and answer.error["param"] == "tools"
+    bad = [{"type": "function", "function": {"name": "f", "strict": True, "parameters":
+            {"type": "object", "properties": {"a": {"not": {}}}}}}]  # fmt: skip
+    for choice in ("auto", "required"):
+        body = {"messages": USER, "tools": bad, "tool_choice": choice}
+        answer = server("the", HERMES).post(CHAT, body)
+        assert answer.status == 400 and answer.error["code"] == "unsupported_schema"
+
+
 @pytest.mark.parametrize(
     ("tools", "choice", "param"),
     [
@@ -224,9 +253,10 @@ def test_references_follow_a_schema_that_moves() -> None:
 
 
 def test_tools_for_a_template_that_knows_none() -> None:
-    told = describe([{"role": "system", "content": "short"}, *USER], TOOLS)
+    told = describe([{"role": "system", "content": "short"}, *USER], TOOLS, tagged=False)
     assert told[0]["content"].startswith("short\n\n") and '"weather"' in told[0]["content"]
-    assert describe(USER, TOOLS)[0]["role"] == "system"
+    tagged = describe(USER, TOOLS, tagged=True)
+    assert tagged[0]["role"] == "system" and "<tool_call>" in tagged[0]["content"]
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     history = [
         {"role": "assistant", "content": "", "tool_calls": [call]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from pumice.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from pumice.cli.session import ModelRequest
     from pumice.engine.engine import LLMEngine
+    from pumice.engine.speculation import Speculation
     from pumice.server.settings import ServerSettings
 
 NAME = "serve"
@@ -71,6 +73,16 @@ CacheTokensOption = Annotated[
         show_default=False,
     ),
 ]
+SpeculateOption = Annotated[
+    str,
+    typer.Option("--speculate", help="Guess tokens and check several at once: ngram or off."),
+]
+DraftOption = Annotated[
+    str | None,
+    typer.Option(
+        "--draft", help="A smaller model of the same vocabulary that guesses.", show_default=False
+    ),
+]
 DrainOption = Annotated[
     float, typer.Option("--drain-timeout", help="Seconds for what runs when told to end.")
 ]
@@ -90,6 +102,8 @@ def command(
     max_waiting: MaxWaitingOption = 256,
     max_running: MaxRunningOption = None,
     cache_tokens: CacheTokensOption = None,
+    speculate: SpeculateOption = "ngram",
+    draft: DraftOption = None,
     drain_timeout: DrainOption = 30.0,
     quiet: QuietOption = False,
     device: options.DeviceOption = "auto",
@@ -117,16 +131,24 @@ def command(
         drain_timeout=drain_timeout,
         access_log=not quiet,
     )
-    if cache_tokens is not None and cache_tokens < 1:
-        raise UsageError(f"--cache-tokens is {cache_tokens}; it must be at least 1")
+    counts = {"cache-tokens": cache_tokens, "max-waiting": max_waiting, "max-running": max_running}
+    for option, value in counts.items():
+        if value is not None and value < 1:
+            raise UsageError(f"--{option} is {value}; it must be at least 1")
+    if speculate not in ("ngram", "off"):
+        raise UsageError(f"--speculate is {speculate!r}; allowed: ngram, off")
     prepare_settings = request.prepare_settings()
 
     from pumice.server.serve import bind
 
     sock = bind(host, port)  # a port in use is told before a model is fetched and loaded
     try:
-        engine = _load(request, request.prepare(prepare_settings), cache_tokens,
-                       max_waiting=max_waiting, max_running=max_running)  # fmt: skip
+        artifact = request.prepare(prepare_settings)
+        guessing = None if draft is None else dataclasses.replace(request, model=draft)
+        engine = _load(
+            request, artifact, cache_tokens, max_waiting=max_waiting, max_running=max_running,
+            speculation=_speculation(speculate, guessing, artifact),
+        )  # fmt: skip
         status = _run(engine, settings, sock, host)
     finally:
         sock.close()
@@ -174,6 +196,30 @@ def _load(
     )
 
 
+def _speculation(method: str, draft: ModelRequest | None, artifact: Path) -> Speculation | None:
+    """How guesses are made. UsageError for a draft model of another vocabulary."""
+    from pumice.engine.speculation import Speculation
+
+    if draft is None:
+        return Speculation("ngram") if method == "ngram" else None
+    from pumice.artifact import Manifest
+    from pumice.text.tokenizer import Tokenizer
+
+    directory = draft.prepare()
+    sizes = [Manifest.load(d / "manifest.json").model.vocab_size for d in (artifact, directory)]
+    text = "Guesses are token ids: 12 words, 😀 and\n\tspaces."
+    ids = [
+        Tokenizer.load(d).encode(text, add_special=True, parse_special=False)
+        for d in (artifact, directory)
+    ]
+    if sizes[0] != sizes[1] or ids[0] != ids[1]:
+        raise UsageError(
+            f"--draft {draft.model} has another vocabulary than the model",
+            hint="A draft model is a smaller one of the same family.",
+        )
+    return Speculation("draft", draft=draft.load(directory))
+
+
 def _blocks(artifact: Path, context: int | None, cache_tokens: int | None) -> int:
     """Blocks of the cache. By default four contexts, unless that is over a quarter of the memory
     that is free; one context at least.
@@ -198,7 +244,6 @@ def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> i
     import asyncio
     import signal
 
-    from pumice.cli.console import note
     from pumice.server.serve import serve
 
     address, port = sock.getsockname()[:2]
@@ -207,19 +252,32 @@ def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> i
 
     def started(_: object) -> None:
         limits = engine.limits
-        note(
+        _say(
             f"{settings.names[0]} at {url} (context {limits.context_length:,} tokens, cache "
             f"{limits.num_blocks * limits.block_size:,}). Ctrl-C ends it."
         )
         if not settings.api_keys and address not in ("127.0.0.1", "::1"):
-            note("warning: anybody who reaches this address may use it; --api-key asks for a key")
-        print(_example(url, settings), file=sys.stderr, flush=True)
+            _say("warning: anybody who reaches this address may use it; --api-key asks for a key")
+        _say(_example(url, settings), dim=False)
 
     ended_by = asyncio.run(
         serve(engine, settings, sock, model_info=_info(engine), on_start=started,
-              on_drain=lambda: note(f"ending; what runs has {settings.drain_timeout:g} s")),
+              on_drain=lambda: _say(f"ending; what runs has {settings.drain_timeout:g} s")),
     )  # fmt: skip
     return 130 if ended_by == signal.SIGINT else 0
+
+
+def _say(text: str, *, dim: bool = True) -> None:
+    """A line on standard error. A full disk below it, or a closed pipe, is no reason to end."""
+    from pumice.cli.console import note
+
+    try:
+        if dim:
+            note(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
 
 
 def _example(url: str, settings: ServerSettings) -> str:

@@ -39,7 +39,7 @@ def figures(engine: LLMEngine) -> dict[str, Any]:
         "blocks_in_use": cache.in_use,
         "blocks_cached": cache.cached,
         "blocks_copied": cache.copied,
-        "prefill_chunk": scheduler.pace.chunk(),
+        "prefill_chunk": scheduler.pace.chunk(len(scheduler.running) or 1),
         "speculation": None if engine.speculator is None else engine.speculator.figures(),
         "histograms": engine.histograms.as_dict(),
     }

@@ -112,7 +112,7 @@ class Scheduler:
         if self._chunk is not None:
             budget = min(budget, self._chunk)
         elif plan.tokens:
-            budget = min(budget, self.pace.chunk())
+            budget = min(budget, self.pace.chunk(plan.tokens))
         if len(plan.sequences) < len(self.running):
             for sequence in self.running:
                 if sequence.length - sequence.computed > 1 and budget:

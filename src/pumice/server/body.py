@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIRouter
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -74,7 +74,7 @@ _CLOSE = {"Connection": "close"}
 class JsonRoute(APIRoute):
     """A route whose body is JSON whatever its content type says: `curl -d` says another one."""
 
-    max_depth = 64
+    max_depth: int
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -90,11 +90,23 @@ class JsonRoute(APIRoute):
         return handle
 
 
+def json_router(context: ServerContext, tag: str) -> APIRouter:
+    """A router of such routes. tag: the protocol's name, for the description of the API."""
+    depth = context.settings.max_json_depth
+    return APIRouter(route_class=type("Route", (JsonRoute,), {"max_depth": depth}), tags=[tag])
+
+
+_LONG = 256 << 10  # bytes whose parsing would hold others up
+
+
 class _StrictRequest(Request):
     max_depth: int
 
     async def json(self) -> Any:
-        return parse_json(await self.body(), self.max_depth)
+        body = await self.body()
+        if len(body) < _LONG:
+            return parse_json(body, self.max_depth)
+        return await asyncio.to_thread(parse_json, body, self.max_depth)
 
 
 def parse_json(body: bytes, max_depth: int) -> Any:

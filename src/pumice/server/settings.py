@@ -33,7 +33,7 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    max_body: int = 16 << 20
+    max_body: int = 8 << 20
     max_prompt_chars: int = 4 << 20
     max_json_depth: int = 64
     max_stops: int = 16

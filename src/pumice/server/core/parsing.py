@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from pumice.engine.grammar import Grammar
 from pumice.server.core.choice import Choice, OutputParser, PlainParser
-from pumice.server.core.forced import calls_schema
+from pumice.server.core.enforced import calls_schema, has_strict, strict_grammar
 from pumice.server.core.job import Job
-from pumice.server.errors import bad_request
+from pumice.server.core.tool_prompt import knows_tools
+from pumice.server.errors import unsupported
 from pumice.server.parsers import Family, Reasoning, choose_reasoning, make_parser
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ class Reader:
         return make_parser(self.family, tools.shown, reasoning=self.reasoning)
 
 
+def family_of(context: ServerContext, job: Job) -> Family:
+    """How calls are written. A template that knows no tools is told by us."""
+    if has_strict(job.tools) and context.template and not knows_tools(context.template.source):
+        return "hermes"
+    return context.family
+
+
 def reader_for(context: ServerContext, job: Job, prompt: list[int]) -> Reader:
     """400 for formats that exclude each other.
 
@@ -63,10 +71,12 @@ def reader_for(context: ServerContext, job: Job, prompt: list[int]) -> Reader:
     """
     tools, grammar = job.tools, job.grammar
     if tools.shown and grammar is not None:
-        raise bad_request(
-            "response_format and tools together are not supported; give one, or tool_choice: none",
-            "response_format",
-        )
+        raise unsupported("response_format", "it does not go with tools; or set tool_choice: none")
+    family: Family = family_of(context, job)
+    strict = not tools.forced and has_strict(tools)
+    if strict and family != "hermes":
+        why = f"{context.name}'s notation of calls cannot be enforced when they may come or not"
+        raise unsupported("tools", f"{why}; leave strict out, or set tool_choice: required")
     if tools.forced:
         grammar = Grammar("json_schema", calls_schema(tools))
     reasoning: Reasoning = "off"
@@ -79,7 +89,7 @@ def reader_for(context: ServerContext, job: Job, prompt: list[int]) -> Reader:
                 _NO_REASONING, add_special=False, parse_special=True
             )
         reasoning = "off"
+    if strict:
+        grammar = strict_grammar(tools)
     watched = bool(tools.shown and not tools.forced) or reasoning != "off"
-    return Reader(
-        job, prompt, context.family, reasoning, watched and context.shows_control, grammar
-    )
+    return Reader(job, prompt, family, reasoning, watched and context.shows_control, grammar)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pumice.errors import ContextLengthError, UsageError
 from pumice.server.context import ServerContext
+from pumice.server.core.enforced import has_strict
 from pumice.server.core.job import Job, Message
 from pumice.server.core.tool_prompt import describe, knows_calls, knows_tools, spell_out
 from pumice.server.errors import bad_request
@@ -106,7 +107,7 @@ def _chat(context: ServerContext, job: Job, messages: list[Message]) -> list[int
     if not knows_calls(source):
         messages = spell_out(messages)
     if tools and not knows_tools(source):
-        messages, tools = describe(messages, tools), ()
+        messages, tools = describe(messages, tools, tagged=has_strict(job.tools)), ()
     if job.continue_final:
         return _continued(context, messages, tools, variables)
     return encode_chat(context.tokenizer, context.template, messages, tools or None, **variables)

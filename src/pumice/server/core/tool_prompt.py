@@ -12,9 +12,15 @@ from pumice.server.core.job import Message
 
 _HEAD = """You can call these functions, given as JSON Schema, one a line:
 """
-_TAIL = """
+_BARE = """
 To call one, answer with nothing but a JSON object: {"name": "the function", "arguments": {...}}
 For several calls, write one object a line. Otherwise answer in words."""
+_TAGGED = """
+To call one, answer with nothing but a JSON object in tags, several one after the other:
+<tool_call>
+{"name": "the function", "arguments": {...}}
+</tool_call>
+Otherwise answer in words."""
 
 
 def knows_tools(template: str) -> bool:
@@ -27,10 +33,14 @@ def knows_calls(template: str) -> bool:
     return "tool_calls" in template
 
 
-def describe(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[Message]:
-    """The conversation with the tools in its system message."""
+def describe(
+    messages: Sequence[Message], tools: Sequence[dict[str, Any]], *, tagged: bool
+) -> list[Message]:
+    """The conversation with the tools in its system message. tagged: calls as Hermes writes them,
+    which a grammar can enforce; else as the generic parser takes them.
+    """
     lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    text = f"{_HEAD}{lines}{_TAIL}"
+    text = f"{_HEAD}{lines}{_TAGGED if tagged else _BARE}"
     if messages and messages[0]["role"] == "system":
         first = messages[0]
         return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import ServerContext
 from pumice.server.core.generate import End, Generation, Step, start
 from pumice.server.core.job import Job
@@ -36,7 +36,7 @@ PATH = "/v1/messages"
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["Anthropic"])
+    router = json_router(context, "Anthropic")
 
     @router.post(PATH, summary="Answer a conversation.")
     async def messages(request: Request, body: MessagesRequest) -> Response:

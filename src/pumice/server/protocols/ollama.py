@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import ServerContext
 from pumice.server.core.generate import End, Generation, Step, start
 from pumice.server.core.job import Job
@@ -36,7 +36,7 @@ _NDJSON = "application/x-ndjson"
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["Ollama"])
+    router = json_router(context, "Ollama")
 
     @router.post("/api/chat", summary="Answer a conversation.")
     async def chat(request: Request, body: ChatRequest) -> Response:

@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from pumice._version import __version__
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import ServerContext
 from pumice.server.core.job import Job
 from pumice.server.core.prompt import encode
@@ -44,7 +44,7 @@ class EmbeddingsRequest(Fields):
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["Ollama"])
+    router = json_router(context, "Ollama")
     info = context.model_info
     since = datetime.datetime.fromtimestamp(context.created, datetime.timezone.utc).isoformat()
     details = {

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import ServerContext
 from pumice.server.core.generate import End, Generation, Step, start
 from pumice.server.core.job import Job
@@ -76,7 +76,7 @@ class ChatRequest(SamplingFields):
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["OpenAI"])
+    router = json_router(context, "OpenAI")
 
     @router.post(PATH, summary="Answer a conversation.")
     async def chat_completions(request: Request, body: ChatRequest) -> Response:

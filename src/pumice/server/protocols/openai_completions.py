@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from pumice.engine.request import TokenLogprob
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import ServerContext
 from pumice.server.core.generate import End, Generation, Step, start
 from pumice.server.core.job import Job
@@ -60,7 +60,7 @@ class CompletionRequest(SamplingFields):
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["OpenAI"])
+    router = json_router(context, "OpenAI")
 
     @router.post(PATH, summary="Continue texts.")
     async def completions(request: Request, body: CompletionRequest) -> Response:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import Embedder, ServerContext
 from pumice.server.core.job import Job
 from pumice.server.core.prompt import encode
@@ -32,7 +32,7 @@ class EmbeddingRequest(Fields):
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["OpenAI"])
+    router = json_router(context, "OpenAI")
 
     @router.post("/v1/embeddings", summary="Vectors of texts.")
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import ServerContext
 from pumice.server.core import formats
 from pumice.server.core.generate import End, Generation, start
@@ -116,7 +116,7 @@ class ResponsesRequest(SamplingFields):
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["OpenAI"])
+    router = json_router(context, "OpenAI")
 
     @router.post(PATH, summary="Answer, and keep the answer to go on from.")
     async def create(request: Request, body: ResponsesRequest) -> Response:

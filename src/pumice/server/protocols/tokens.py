@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from pumice.server.body import JsonRoute
+from pumice.server.body import json_router
 from pumice.server.context import ServerContext
 from pumice.server.errors import bad_request
 from pumice.server.protocols.fields import Fields, check_model
@@ -35,7 +35,7 @@ class DetokenizeRequest(Fields):
 
 
 def make_router(context: ServerContext) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["tokens"])
+    router = json_router(context, "tokens")
 
     @router.post("/tokenize", summary="Token ids of a text or a conversation.")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
