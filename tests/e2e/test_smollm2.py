@@ -17,6 +17,7 @@ from pumice.engine import ChatModule, LLMEngine
 
 TOKENS = 20  # generated for each prompt
 CHUNK = 500
+TEXTS = ("LICENSE", "docs/architecture.md", "CONTRIBUTING.md", "README.md")
 #: Leads in logits below which two tokens count as tied: what 15-bit activations and a float16 cache
 #: can turn over.
 TIE = 0.1
@@ -62,7 +63,7 @@ def test_perplexity_is_the_references(
     count = int(os.environ.get("PUMICE_TEST_TOKENS", "1500")) + 1
     tokenizer = build_tokenizer(read_metadata(smollm2_gguf))
     root = Path(__file__).parents[2]
-    text = "".join((root / name).read_text() for name in ("LICENSE", "docs/architecture.md"))
+    text = "".join((root / name).read_text() for name in TEXTS)
     tokens = tokenizer.encode(text, add_special_tokens=False).ids[:count]
     assert len(tokens) == count
     compiled._blocks.clear(), compiled._length.clear()
