@@ -45,7 +45,9 @@ def get_spec(name: str) -> OperatorSpec:
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
 GPU_OPERATORS: dict[str, str] = {
     "gemm": "pumice.operators.gemm.spec:SPEC",
+    "gemm_fp8": "pumice.operators.gemm_fp8.spec:SPEC",
     "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
+    "gemm_int8": "pumice.operators.gemm_int8.spec:SPEC",
 }
 
 
