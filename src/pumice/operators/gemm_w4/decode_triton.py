@@ -310,7 +310,8 @@ def one_weight(word, scale, zero, BRAIN: tl.constexpr):
     offset = (zero + 0x6400).to(tl.int16).to(tl.float16, bitcast=True)
     if BRAIN:
         return ((code - offset).to(tl.float32) * scale.to(tl.float32)).to(tl.bfloat16)
-    return (code - offset) * scale
+    else:
+        return (code - offset) * scale
 
 
 @triton.jit
@@ -392,4 +393,5 @@ def one_code(word, zero, BRAIN: tl.constexpr):
     offset = (zero + 0x6400).to(tl.int16).to(tl.float16, bitcast=True)
     if BRAIN:
         return (code - offset).to(tl.float32).to(tl.bfloat16)
-    return code - offset
+    else:
+        return code - offset

@@ -114,9 +114,7 @@ def _rows(
 
 
 @triton.jit
-def _finish(
-    total, bias, out, first, M, N, out_stride, TOKENS: tl.constexpr
-):
+def _finish(total, bias, out, first, M, N, out_stride, TOKENS: tl.constexpr):
     """The warps' parts added, 16 rows of the output."""
     result = tl.sum(total, axis=0)
     n = first + tl.arange(0, 16)

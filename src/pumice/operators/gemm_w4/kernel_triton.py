@@ -238,9 +238,7 @@ def tiled(
 
 
 @triton.jit
-def sum_splits(
-    partial, bias, out, M, N, out_stride, SPLITS: tl.constexpr, BLOCK: tl.constexpr
-):
+def sum_splits(partial, bias, out, M, N, out_stride, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     """Partial sums [SPLITS, M, N] added in order, a row's block a program."""
     blocks = tl.cdiv(N, BLOCK)
     program = tl.program_id(0)

@@ -18,6 +18,20 @@ from pumice.targets import Target
 
 MOST_TOKENS = 16  # of the kernel on vector units
 _FLOATS = ("float16", "bfloat16")
+# (tokens, outputs, K, warps, stages) of tiles for many tokens, with wgmma and without. Blocks of 128
+# along K are those for weights packed in "blocks".
+_TILES = {
+    True: (
+        (128, 128, 128, 8, 2), (128, 128, 64, 8, 3), (128, 128, 128, 8, 3), (256, 128, 128, 8, 2),
+        (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (64, 128, 128, 4, 2), (64, 128, 64, 4, 3),
+        (256, 128, 64, 8, 3), (256, 64, 128, 8, 2), (64, 64, 128, 4, 2), (64, 64, 64, 4, 3),
+    ),
+    False: (
+        (64, 64, 32, 4, 2), (128, 64, 32, 8, 2), (64, 128, 32, 8, 2), (128, 128, 32, 8, 2),
+        (64, 64, 64, 4, 2), (64, 64, 128, 4, 1), (64, 64, 128, 8, 2), (32, 64, 128, 4, 2),
+        (128, 64, 64, 8, 2), (64, 32, 128, 4, 2),
+    ),
+}  # fmt: skip
 
 
 def weight_reason(operator: str, problem: Problem, target: Target) -> str | None:
@@ -140,7 +154,7 @@ class Matrix:
             "TOKENS": 8 if tokens <= 8 else 16, "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(n, 16 * config["repeat"]), 1, 1)
-        options = {"num_warps": config["warps"], "num_stages": config["stages"]}
+        options: dict[str, Any] = {"num_warps": config["warps"], "num_stages": config["stages"]}
         return Plan((Launch(matrix, grid, arguments, constants, **options),))
 
 
@@ -164,7 +178,7 @@ class Gemv:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         tokens = next_power_of_2(problem["x"].shape[0])
-        n, words = problem["w"].shape
+        words = problem["w"].shape[1]
         wave = target.wave
         # A wave reads `wave` groups of a row at once: 1024 codes on 32 lanes.
         shapes = (
@@ -172,12 +186,10 @@ class Gemv:
             (16, 1, 1), (2, 4, 1), (2, 2, 1), (4, 8, 1), (8, 8, 1), (8, 2, 3), (16, 2, 3),
         )  # fmt: skip
         found: list[Config] = []
+        most = 16 if target.api == "cuda" else 8  # sums that a thread holds
         for rows, warps, stages in shapes:
-            held = rows * tokens
-            if held > (16 if stages == 1 else 16) and tokens > 1:
-                continue
             groups = warps * wave
-            if groups > max(2 * words // 4, wave):
+            if (rows * tokens > most and tokens > 1) or groups > max(words // 2, wave):
                 continue
             found.append({"rows": rows, "groups": groups, "warps": warps, "stages": stages})
         if tokens == 1:  # lanes over several rows: 128 bytes of a row at once
@@ -238,11 +250,14 @@ class Tiled:
                 split *= 2
             tile = (bm + bn) * bk * 2 + stages * (bm * bk * 2 + bn * bk // 2)
             whole = 128 if _blocks(problem) else 32
-            if tile <= target.shared_bytes and bk % whole == 0 and bk <= max(k, whole) and warps * target.wave <= 1024:
+            if (
+                tile <= target.shared_bytes
+                and bk % whole == 0
+                and bk <= max(k, whole)
+                and warps * target.wave <= 1024
+            ):
                 values = (("bm", bm), ("bn", bn), ("bk", bk), ("warps", warps))
-                found.append(
-                    dict(values) | {"stages": stages, "split": split}
-                )
+                found.append(dict(values) | {"stages": stages, "split": split})
 
         if m <= 64:
             bm = max(16, next_power_of_2(m))
@@ -253,14 +268,7 @@ class Tiled:
             ):  # fmt: skip
                 add(bm, bn, bk, warps, stages)
         else:
-            for bm, bn, bk, warps, stages in (
-                (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 3),
-                (64, 128, 64, 4, 3), (256, 128, 64, 8, 3), (64, 64, 64, 4, 3),
-                (128, 128, 64, 8, 2), (64, 128, 32, 4, 2), (64, 64, 32, 4, 2),
-                (128, 128, 128, 8, 2), (128, 128, 128, 8, 3), (256, 128, 128, 8, 2),
-                (128, 128, 128, 4, 2), (64, 128, 128, 4, 2), (256, 64, 128, 8, 2),
-                (64, 64, 128, 4, 2), (32, 64, 128, 4, 2),
-            ):  # fmt: skip
+            for bm, bn, bk, warps, stages in _TILES[target.matrix_unit == "wgmma"]:
                 add(bm, bn, bk, warps, stages)
         bk = 128 if _blocks(problem) else 32
         return found or [{"bm": 16, "bn": 32, "bk": bk, "warps": 2, "stages": 1, "split": 1}]
@@ -280,11 +288,12 @@ class Tiled:
         code = config.get("code", instructions(target))
         constants |= {
             "GROUP": int(problem.attrs["group"]), "CODE": code if code == 1 else 0,
-            "BRAIN": problem["x"].dtype == "bfloat16", "BLOCKS": _blocks(problem), "BM": config["bm"], "BN": config["bn"], "BK": config["bk"],
+            "BRAIN": problem["x"].dtype == "bfloat16",
+            "BLOCKS": _blocks(problem), "BM": config["bm"], "BN": config["bn"], "BK": config["bk"],
             "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(m, config["bm"]) * blocks_n, split, 1)
-        options = {"num_warps": config["warps"], "num_stages": config["stages"]}
+        options: dict[str, Any] = {"num_warps": config["warps"], "num_stages": config["stages"]}
         if split == 1:
             _bias(problem, arguments, constants)
             arguments |= {"out": "out", "out_stride": problem["out"].stride[0], "split_stride": 0}
