@@ -98,10 +98,22 @@ def test_every_code_survives_a_round_trip(target: FloatFormat) -> None:
 @pytest.mark.parametrize("target", SIGNED, ids=lambda f: f.name)
 def test_nearest_even_is_the_references(target: FloatFormat, dtype: type) -> None:
     values = probes(target).astype(dtype)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         expected = values.astype(REFERENCE[target]).astype(np.float32)
     actual = decode(encode(values, target), target)
     same(actual, expected)
+
+
+@pytest.mark.parametrize("target", SIGNED, ids=lambda f: f.name)
+def test_float64_is_rounded_once(target: FloatFormat) -> None:
+    """Just beside the middle of two neighbours, where a float32 on the way would decide wrongly."""
+    values = decode(codes_of(target), target)
+    values = np.unique(values[np.isfinite(values)]).astype(np.float64)
+    middles = (values[1:] + values[:-1]) / 2
+    above = encode(np.nextafter(middles, np.inf), target)
+    below = encode(np.nextafter(middles, -np.inf), target)
+    np.testing.assert_array_equal(decode(above, target), values[1:])
+    np.testing.assert_array_equal(decode(below, target), values[:-1])
 
 
 def nearest(value: float, grid: list[tuple[Fraction, int]], rounding: Rounding) -> Fraction:

@@ -207,10 +207,11 @@ def encode(
         return _encode_scale(values)
     if flush_input:
         values = _flush(values)
-    if values.dtype == np.float32 and not flush_output and rounding is Rounding.NEAREST_EVEN:
-        if target is BF16 and overflow is Overflow.INFINITY:
+    plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.INFINITY
+    if plain and not flush_output:
+        if target is BF16 and values.dtype == np.float32:
             return _bf16_nearest(values)
-        if target is F16 and overflow is Overflow.INFINITY:
+        if target is F16:
             return _f16_nearest(values)
     return _encode(values, target, rounding, overflow, flush_output)
 
@@ -236,10 +237,11 @@ def _f16_nearest(values: Array) -> Array:
         codes = np.ascontiguousarray(values).astype(np.float16).view(np.uint16)
     codes = codes.reshape(values.shape)
     nan = np.isnan(values)
-    if nan.any():
-        bits = np.ascontiguousarray(values).view(np.uint32).reshape(values.shape)
-        quiet = ((bits >> 16) & 0x8000) | 0x7E00 | ((bits >> 13) & 0x3FF)
-        codes = np.where(nan, quiet, codes).astype(np.uint16)
+    if nan.any():  # NumPy's NaNs may be signaling, and their payload another
+        word, drop = (np.uint32, 13) if values.dtype == np.float32 else (np.uint64, 42)
+        bits = np.ascontiguousarray(values).view(word).reshape(values.shape)
+        payload = (bits >> word(drop)).astype(np.uint16) & np.uint16(0x3FF)
+        codes = np.where(nan, codes & np.uint16(0x8000) | np.uint16(0x7E00) | payload, codes)
     return codes
 
 
