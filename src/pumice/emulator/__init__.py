@@ -1,0 +1,1 @@
+"""Executes AMD GPU code objects on the CPU."""
