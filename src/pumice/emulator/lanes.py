@@ -182,7 +182,7 @@ def _scalar_lane(state: State, code: int, literal: int) -> Callable[[], Array]:
 def _readlane(state: State, inst: Instruction) -> Step:
     row = state.row("u32", inst.src0 - 256)
     lane = _scalar_lane(state, inst.src1, inst.get("literal"))
-    to = inst.vdst
+    to = inst.vdst if inst.vdst < 256 else inst.vdst - 256  # CDNA's table calls it a vector
     return lambda: state.put_scalar(to, np.take_along_axis(row, lane(), 1))
 
 
