@@ -71,14 +71,11 @@ def test_halves_of_registers(arch: str) -> None:
     first, second = number(bytes_at(lane, 2)), number(bytes_at(lane + 2, 2))
     m.v[10], m.v[11] = 0x11112222, 0x11112222
     m.run(
-        f"global_load_{names[0]} v10, v[2:3], off\n"
-        f"global_load_{names[1]} v11, v[2:3], off offset:2"
+        f"global_load_{names[0]} v10, v[2:3], off\nglobal_load_{names[1]} v11, v[2:3], off offset:2"
     )
     np.testing.assert_array_equal(m.v[10], (first | 0x11110000).astype(np.uint32))
     np.testing.assert_array_equal(m.v[11], (second << 16 | 0x2222).astype(np.uint32))
-    m.run(
-        f"global_load_{names[2]} v10, v[2:3], off\n global_load_{names[3]} v11, v[2:3], off"
-    )
+    m.run(f"global_load_{names[2]} v10, v[2:3], off\n global_load_{names[3]} v11, v[2:3], off")
     byte = number(bytes_at(lane, 1)).astype(np.int64)
     np.testing.assert_array_equal(m.v[10], (byte | 0x11110000).astype(np.uint32))
     high = (byte << 56 >> 56 & 0xFFFF) << 16
@@ -96,9 +93,7 @@ def test_global_stores_and_scalar_base(arch: str) -> None:
     m.v[1] = 32 * np.arange(lanes)
     m.v[10:14] = np.arange(4 * lanes, dtype=np.uint32).reshape(4, lanes) * 0x01010101
     name = dict((old, rdna) for rdna, old, _ in WIDE)
-    byte, short, hi = (
-        ("byte", "short", "short_d16_hi") if cdna else ("b8", "b16", "d16_hi_b16")
-    )
+    byte, short, hi = ("byte", "short", "short_d16_hi") if cdna else ("b8", "b16", "d16_hi_b16")
     quad = "dwordx4" if cdna else name["dwordx4"]
     active = np.arange(lanes) % 3 != 1
     m.set_exec(active)
