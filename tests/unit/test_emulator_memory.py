@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from emulator_machine import ARCHS, MEMORY, Machine
 
-from pumice.emulator.access import count_traffic, shape_of
 from pumice.emulator.memory import BASE, PRIVATE_APERTURE, SHARED_APERTURE, Memory
+from pumice.emulator.traffic import count_traffic, shape_of
 from pumice.errors import KernelFaultError, OutOfMemoryError, UsageError
 
 DATA = np.random.default_rng(4).integers(0, 256, 4096, np.uint8)
@@ -98,7 +98,8 @@ def test_global_stores_and_scalar_base(arch: str) -> None:
     active = np.arange(lanes) % 3 != 1
     m.set_exec(active)
     m.run(
-        f"global_store_{quad} v1, v[10:13], s[6:7]\n global_store_{byte} v1, v10, s[6:7] offset:17\n"
+        f"global_store_{quad} v1, v[10:13], s[6:7]\n"
+        f"global_store_{byte} v1, v10, s[6:7] offset:17\n"
         f"global_store_{short} v1, v11, s[6:7] offset:20\n"
         f"global_store_{hi} v1, v12, s[6:7] offset:24\n"
         f"global_load_{'dword' if cdna else 'b32'} v20, v1, s[4:5] offset:4"
@@ -192,7 +193,8 @@ def test_lds(arch: str) -> None:
     np.testing.assert_array_equal(m.v[14], lane + lanes)
     np.testing.assert_array_equal(m.v[15], lane + 1000)
     m.run(
-        f"ds_{store}{two[1]}_b32 v1, v2, v3 offset0:1 offset1:3\n ds_{load}_b32 v16, v1 offset:768\n"
+        f"ds_{store}{two[1]}_b32 v1, v2, v3 offset0:1 offset1:3\n"
+        f"ds_{load}_b32 v16, v1 offset:768\n"
         f"ds_{load}{two[1]}_b32 v[18:19], v18 offset0:1 offset1:3"
     )
     np.testing.assert_array_equal(m.v[16], lane + lanes)
