@@ -42,7 +42,6 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "runtime": _BASE | {"targets"},
     "text": _BASE | {"targets"},
     "engine": _RUN,
-    "emulator": _BASE | {"targets"},
     "compile_worker": _BUILD,
     "prepare": _BUILD,
     "bench": _BUILD | _RUN | {"prepare"},

@@ -1,0 +1,156 @@
+"""Bytes → instructions, by the tables that the package `tinygrad` makes out of AMD's ISA XML.
+
+Only the encodings come from there; what an instruction does is this package's own. RDNA3's MUBUF and
+RDNA4's VBUFFER words, which those tables leave out, are decoded here (RDNA3 ISA, section 15.6;
+RDNA4 ISA, section 15.9).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pumice.emulator.names import canonical
+from pumice.errors import UnimplementedInstructionError, UnsupportedError
+
+_LITERAL = 255
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One decoded instruction.
+
+    name: canonical ("v_add_nc_u32"); encoding: "VOP3", "SOP2" ...; fields: raw bits by name,
+    sources in the 9-bit numbering (256 is v0, 128 is the constant 0); pc: byte in .text.
+    """
+
+    name: str
+    encoding: str
+    fields: Mapping[str, int]
+    pc: int
+    size: int
+    raw: bytes
+    mnemonic: str
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def get(self, name: str, default: int = 0) -> int:
+        return self.fields.get(name, default)
+
+    def __str__(self) -> str:
+        return f"{self.mnemonic} ({self.encoding} {self.raw.hex()}) at 0x{self.pc:x}"
+
+
+def family(arch: str) -> str:
+    """ "cdna" | "rdna3" | "rdna4" of an LLVM processor name; UnsupportedError for another."""
+    for prefix, name in (("gfx9", "cdna"), ("gfx11", "rdna3"), ("gfx12", "rdna4")):
+        if arch.startswith(prefix) and arch[:6] not in ("gfx900", "gfx906", "gfx125"):
+            return name
+    raise UnsupportedError(
+        f"the emulator has no {arch}; it has CDNA (gfx908, gfx90a, gfx942, gfx950), "
+        "RDNA3 (gfx11xx) and RDNA4 (gfx1200, gfx1201)"
+    )
+
+
+@functools.cache
+def _tables() -> Any:
+    try:
+        from tinygrad.renderer import amd
+    except ImportError as missing:
+        raise UnsupportedError(
+            f"the emulator needs the package tinygrad 0.14 ({missing})",
+            hint="pip install 'pumice[emulator]'",
+        ) from missing
+    return amd
+
+
+@functools.cache
+def _buffer_names(isa: str) -> dict[int, str]:
+    from importlib import import_module
+
+    enum = import_module(f"tinygrad.runtime.autogen.amd.{isa}.enum")
+    return {row.value: row.name for row in (enum.MUBUFOp if isa == "rdna3" else enum.VBUFFEROp)}
+
+
+def _bits(word: int, high: int, low: int) -> int:
+    return word >> low & ((1 << (high - low + 1)) - 1)
+
+
+def _mubuf(data: bytes, pc: int) -> Instruction:
+    word = int.from_bytes(data[:8], "little")
+    places = {
+        "offset": (11, 0), "slc": (12, 12), "dlc": (13, 13), "glc": (14, 14), "op": (25, 18),
+        "vaddr": (39, 32), "vdata": (47, 40), "srsrc": (52, 48), "tfe": (53, 53),
+        "offen": (54, 54), "idxen": (55, 55), "soffset": (63, 56),
+    }  # fmt: skip
+    fields = {name: _bits(word, *place) for name, place in places.items()}
+    fields["vaddr"] += 256
+    fields["vdata"] += 256
+    fields["srsrc"] *= 4
+    name = _buffer_names("rdna3").get(fields["op"], f"MUBUF_{fields['op']}")
+    return Instruction(canonical(name), "MUBUF", fields, pc, 8, data[:8], name.lower())
+
+
+def _vbuffer(data: bytes, pc: int) -> Instruction:
+    word = int.from_bytes(data[:12], "little")
+    places = {
+        "soffset": (6, 0), "op": (21, 14), "tfe": (22, 22), "vdata": (39, 32), "srsrc": (49, 41),
+        "scope": (51, 50), "th": (54, 52), "offen": (62, 62), "idxen": (63, 63),
+        "vaddr": (71, 64), "offset": (95, 72),
+    }  # fmt: skip
+    fields = {name: _bits(word, *place) for name, place in places.items()}
+    fields["vaddr"] += 256
+    fields["vdata"] += 256
+    fields["glc"] = fields["th"] & 1
+    name = _buffer_names("rdna4").get(fields["op"], f"VBUFFER_{fields['op']}")
+    return Instruction(canonical(name), "MUBUF", fields, pc, 12, data[:12], name.lower())
+
+
+@functools.lru_cache(maxsize=100_000)
+def _decode_word(data: bytes, isa: str) -> tuple[str, str, str, dict[str, int], int]:
+    done = _tables().decode_inst(data, isa)
+    raw = done._raw
+    fields = {}
+    for name, field in type(done)._fields:
+        value = raw >> field.lo & field.mask
+        kind = type(field).__name__
+        if kind == "VGPRField":
+            value += 256
+        elif kind == "SBaseField":
+            value *= 2
+        elif kind == "SRsrcField":
+            value *= 4
+        elif kind == "VDSTYField":  # its lowest bit is the complement of vdstx's
+            value = (value << 1 | (~(raw >> 56) & 1)) + 256
+        fields[name] = value
+    encoding = type(done).__name__
+    if encoding.startswith("VOPD"):
+        name = f"{done.opx.name.lower()} :: {done.opy.name.lower()}"
+        return "vopd", encoding, name, fields, done.size()
+    mnemonic = done.op.name.lower()
+    return canonical(mnemonic), encoding, mnemonic, fields, done.size()
+
+
+def decode(code: bytes, pc: int, isa: str) -> Instruction:
+    """The instruction at byte `pc` of .text; `isa` is a family's name."""
+    data = code[pc : pc + 16]
+    if len(data) < 4:
+        raise UnsupportedError(f"the program runs off its code at byte 0x{pc:x} of {len(code)}")
+    word = int.from_bytes(data[:4], "little")
+    if isa == "rdna3" and word >> 26 == 0b111000:
+        return _mubuf(data, pc)
+    if isa == "rdna4" and word >> 26 == 0b110001:
+        return _vbuffer(data, pc)
+    try:
+        name, encoding, mnemonic, fields, size = _decode_word(data.ljust(16, b"\0"), isa)
+    except (ValueError, AssertionError, AttributeError, TypeError) as why:
+        raise UnimplementedInstructionError(
+            f"the word 0x{word:08x} at byte 0x{pc:x} is no instruction of {isa} that is known: {why}"
+        ) from why
+    return Instruction(name, encoding, fields, pc, size, data[:size], mnemonic)
