@@ -1,6 +1,4 @@
-"""The ground of the stand-in's functions: C functions as attributes, handles, statuses, the state of
-the device, and injected failures.
-"""
+"""The ground of the stand-in: C functions as attributes, handles, statuses, injected failures."""
 
 from __future__ import annotations
 
