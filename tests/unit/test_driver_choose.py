@@ -123,6 +123,8 @@ def test_a_driver_that_does_not_start() -> None:
     with pytest.raises(DeviceError, match="starting the rocm driver failed"):
         device_count(driver)
     assert device_count(driver) == 1
+    library.fail("hipInit", Status.INVALID_DEVICE)  # HIP 5 where there is no GPU
+    assert device_count(driver) == 0
 
 
 def test_both_tables_fill_every_role_that_they_share() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -103,7 +104,8 @@ class Driver:
 def load(table: DriverTable) -> Driver:
     """The driver that is installed; DeviceError says which files were looked for."""
     failures = []
-    for name in table.libraries:
+    windows = sys.platform == "win32"
+    for name in (n for n in table.libraries if n.endswith(".dll") == windows):
         try:
             return Driver(table, ctypes.CDLL(name))
         except OSError as error:

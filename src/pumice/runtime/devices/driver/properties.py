@@ -36,12 +36,13 @@ class DeviceProperties:
 
 def device_count(driver: Driver) -> int:
     """Devices that the driver shows to this process; 0 when it has none."""
-    none = driver.table.errors["no_device"]
+    # HIP 5 says hipErrorInvalidDevice from hipInit on a machine without any.
+    none = [driver.table.errors[name] for name in ("no_device", "invalid_device")]
     status = driver.status("initialize", 0)
     out = ctypes.c_int()
     if status == 0:
         status = driver.status("device_count", ctypes.byref(out))
-    if status == none:
+    if status in none:
         return 0
     if status:
         raise driver.error(status, "initialize", f"starting the {driver.table.api} driver")

@@ -14,7 +14,14 @@ PROPERTIES_R0000 = (792, 396)
 
 TABLE = DriverTable(
     api="rocm",
-    libraries=("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"),
+    libraries=(
+        "libamdhip64.so",
+        "libamdhip64.so.7",
+        "libamdhip64.so.6",
+        "libamdhip64.so.5",
+        "amdhip64_7.dll",
+        "amdhip64_6.dll",
+    ),
     symbols=MappingProxyType(
         {
             "initialize": "hipInit",
