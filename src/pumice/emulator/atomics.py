@@ -1,7 +1,7 @@
 """Atomic read-modify-write of vector memory, in the order of lanes.
 
-Lanes that meet at one address take turns: rounds of lanes with different addresses, the lowest lane of
-each address first.
+Lanes that meet at one address take turns: rounds of lanes with different addresses, the lowest lane
+of each address first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pumice.emulator import float_math as fm
 from pumice.emulator.access import Shape, Traffic, count_traffic
 from pumice.emulator.decode import Instruction
 from pumice.emulator.spaces import Space
-from pumice.emulator.state import Array, State
+from pumice.emulator.state import Array, State, Values
 from pumice.errors import UnimplementedInstructionError
 
 _U32, _U64, _I32, _I64, _F32, _F64 = (
@@ -93,8 +93,8 @@ def atomic(
 ) -> Callable[[Array, Array], None]:
     """A function of (addresses, flat lanes) for one atomic.
 
-    data, result, compare: registers; result None when the old value is not wanted. The memory form of
-    compare-and-swap holds the new value in `data` and what it is compared with in `compare`.
+    data, result, compare: registers; result None when the old value is not wanted. The memory form
+    of compare-and-swap holds the new value in `data` and what it is compared with in `compare`.
     """
     swap = operation in _COMPARE_SWAP
     if swap:
@@ -109,7 +109,7 @@ def atomic(
     view = space.views[size]
     shape = Shape(4, size // 4)
 
-    def values(register: int, flat: Array) -> Array:
+    def values(register: int, flat: Array) -> Values:
         low = state.v[register].reshape(-1)[flat]
         if size == 4:
             return low

@@ -1,4 +1,4 @@
-"""Several workgroups of one kernel, run together: set-up of registers, scheduling of waves, barriers.
+"""Several workgroups of one kernel, run together: registers, scheduling of waves, barriers.
 
 Waves at the lowest program counter run first, as one vector; they meet again where branches join. A
 group of waves that keeps the others waiting too long (it spins on what they should write) yields.
@@ -6,7 +6,7 @@ group of waves that keeps the others waiting too long (it spins on what they sho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,11 @@ from pumice.errors import KernelFaultError, UnimplementedInstructionError
 _PATIENCE = 2000  # blocks that one group may run while others wait
 _UNDEFINED = 0xFFC1_2345  # what registers hold before they are written: NaN in float32
 _TTMP = 108
+
+
+WatchFactory = Callable[
+    [State, Callable[[int], tuple[tuple[int, int, int], int]]], Watch
+]  # (registers, wave → workgroup and wave in it)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Batch:
         waves: int,
         lds_bytes: int,
         traffic: Traffic,
-        watch_factory: object,
+        watch_factory: WatchFactory | None,
         granule: int,
     ) -> None:
         kernel = code.kernel
@@ -68,9 +73,7 @@ class Batch:
                 f"{descriptor.round_mode_16_64}; the emulator rounds to nearest even (0)"
             )
         state.flush32 = descriptor.denorm_mode_32 != 3
-        self.watch: Watch | None = (
-            watch_factory(state, self.where) if callable(watch_factory) else None
-        )  # noqa: E501
+        self.watch = watch_factory(state, self.where) if watch_factory is not None else None
         self.lds = Lds(state, self.watch, lds_bytes, waves, granule)
         private = Private(state, self.watch, kernel.scratch_bytes)
         self.vector_memory = VectorMemory(
@@ -196,7 +199,9 @@ class Batch:
             avoid = self._run_group(pc, group, runnable & ~group)
 
     def _run_group(self, pc: int, group: Array, others: Array) -> Array | None:
-        """Run `group` from `pc` until it parts, waits, ends or meets others. Returns whom to avoid."""
+        """Run `group` from `pc` until it parts, waits, ends or meets others. Returns whom to
+        avoid.
+        """
         state = self.state
         state.set_active(None if group.all() else group)
         count = int(group.sum())
@@ -286,7 +291,6 @@ class Batch:
                 ended = int((~held).sum())
                 text = f"{ended} waves of the workgroup ended before a barrier the others wait at"
             inst = block.last
-            self.watch.report(
-                "divergent-barrier", inst, np.array([wave * self.state.lanes]), lambda _, t=text: t
-            )
+            flat = np.array([wave * self.state.lanes])
+            self.watch.report("divergent-barrier", inst, flat, text)
             return

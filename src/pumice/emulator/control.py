@@ -1,4 +1,6 @@
-"""Instructions that neither compute nor move data: hints, mode registers, clocks, the program counter."""
+"""Instructions that neither compute nor move data: hints, mode registers, clocks, the program
+counter.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Bytes → instructions, by the tables that the package `tinygrad` makes out of AMD's ISA XML.
 
-Only the encodings come from there; what an instruction does is this package's own. RDNA3's MUBUF and
-RDNA4's VBUFFER words, which those tables leave out, are decoded here (RDNA3 ISA, section 15.6;
+Only the encodings come from there; what an instruction does is this package's own. RDNA3's MUBUF
+and RDNA4's VBUFFER words, which those tables leave out, are decoded here (RDNA3 ISA, section 15.6;
 RDNA4 ISA, section 15.9).
 """
 
@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pumice.emulator.matrix_table import GFX90A_OPCODES
 from pumice.emulator.names import canonical
 from pumice.errors import UnimplementedInstructionError, UnsupportedError
 
-_LITERAL = 255
+_VOP3P_CDNA = 0b110100111
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Instruction:
         return f"{self.mnemonic} ({self.encoding} {self.raw.hex()}) at 0x{self.pc:x}"
 
 
+@functools.cache
 def family(arch: str) -> str:
     """ "cdna" | "rdna3" | "rdna4" of an LLVM processor name; UnsupportedError for another."""
     for prefix, name in (("gfx9", "cdna"), ("gfx11", "rdna3"), ("gfx12", "rdna4")):
@@ -112,7 +114,7 @@ def _vbuffer(data: bytes, pc: int) -> Instruction:
     return Instruction(canonical(name), "MUBUF", fields, pc, 12, data[:12], name.lower())
 
 
-@functools.lru_cache(maxsize=100_000)
+@functools.lru_cache(maxsize=200_000)
 def _decode_word(data: bytes, isa: str) -> tuple[str, str, str, dict[str, int], int]:
     done = _tables().decode_inst(data, isa)
     raw = done._raw
@@ -137,8 +139,9 @@ def _decode_word(data: bytes, isa: str) -> tuple[str, str, str, dict[str, int], 
     return canonical(mnemonic), encoding, mnemonic, fields, done.size()
 
 
-def decode(code: bytes, pc: int, isa: str) -> Instruction:
-    """The instruction at byte `pc` of .text; `isa` is a family's name."""
+def decode(code: bytes, pc: int, arch: str) -> Instruction:
+    """The instruction at byte `pc` of .text."""
+    isa = family(arch)
     data = code[pc : pc + 16]
     if len(data) < 4:
         raise UnsupportedError(f"the program runs off its code at byte 0x{pc:x} of {len(code)}")
@@ -147,10 +150,25 @@ def decode(code: bytes, pc: int, isa: str) -> Instruction:
         return _mubuf(data, pc)
     if isa == "rdna4" and word >> 26 == 0b110001:
         return _vbuffer(data, pc)
+    if arch == "gfx90a" and word >> 23 == _VOP3P_CDNA and (word >> 16 & 127) in GFX90A_OPCODES:
+        return _mfma_gfx90a(data, pc)
     try:
         name, encoding, mnemonic, fields, size = _decode_word(data.ljust(16, b"\0"), isa)
     except (ValueError, AssertionError, AttributeError, TypeError) as why:
         raise UnimplementedInstructionError(
-            f"the word 0x{word:08x} at byte 0x{pc:x} is no instruction of {isa} that is known: {why}"
+            f"the word 0x{word:08x} at byte 0x{pc:x} is no known instruction of {arch}: {why}"
         ) from why
     return Instruction(name, encoding, fields, pc, size, data[:size], mnemonic)
+
+
+def _mfma_gfx90a(data: bytes, pc: int) -> Instruction:
+    """gfx942, whose table the rest is decoded by, gave these opcodes to other instructions."""
+    word = int.from_bytes(data[:8], "little")
+    places = {
+        "vdst": (7, 0), "cbsz": (10, 8), "abid": (14, 11), "acc_cd": (15, 15), "op": (22, 16),
+        "src0": (40, 32), "src1": (49, 41), "src2": (58, 50), "acc": (60, 59), "blgp": (63, 61),
+    }  # fmt: skip
+    fields = {name: _bits(word, *place) for name, place in places.items()}
+    fields["vdst"] += 256
+    name = GFX90A_OPCODES[fields["op"]].lower()
+    return Instruction(name, "VOP3P_MFMA", fields, pc, 8, data[:8], name)

@@ -73,9 +73,10 @@ class Emulator:
 
     def write(self, address: int, data: bytes | NDArray[np.generic]) -> None:
         """Copy bytes, or an array's bytes, to the device."""
-        if isinstance(data, np.ndarray):
-            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        self.memory.write(address, data)
+        if isinstance(data, bytes):
+            self.memory.write(address, data)
+        else:
+            self.memory.write(address, np.ascontiguousarray(data).reshape(-1).view(np.uint8))
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Bytes from the device."""
@@ -135,11 +136,11 @@ class Emulator:
     ) -> LaunchReport:
         """Run a kernel to its end.
 
-        grid: workgroups; block: threads of one; each 1 to 3 numbers. arguments: the kernarg segment's
-        bytes, or one number an argument (what is missing at the end is 0, as Triton's scratch
-        pointers are). lds_bytes: dynamic LDS beyond the kernel's own. sanitize: look for faults and
-        report them; without it the first access out of bounds raises KernelFaultError. measure: count
-        segments and bank conflicts (as `sanitize` says, if None).
+        grid: workgroups; block: threads of one; each 1 to 3 numbers. arguments: the kernarg
+        segment's bytes, or one number an argument (what is missing at the end is 0, as Triton's
+        scratch pointers are). lds_bytes: dynamic LDS beyond the kernel's own. sanitize: look for
+        faults and report them; without it the first access out of bounds raises KernelFaultError.
+        measure: count segments and bank conflicts (as `sanitize` says, if None).
         """
         module, name = self._find(kernel)
         row = module.kernel(name)
@@ -210,7 +211,7 @@ class Emulator:
         with np.errstate(
             **quiet,  # type: ignore[arg-type]
             invalid="log" if batch.watch is not None else "ignore",
-            call=batch.watch,
+            call=batch.watch,  # type: ignore[arg-type]
         ):
             while part := [(x, y, z) for z, y, x in itertools.islice(ids, groups)]:
                 batch.start(launch, part)

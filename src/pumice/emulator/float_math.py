@@ -1,8 +1,8 @@
 """Floating-point operations of the vector unit, on NumPy arrays of any shape.
 
 Results are rounded once, to nearest even: an operation that float32 can't do exactly is done in
-float64, and the write to the register rounds. Transcendental operations are rounded correctly, while
-hardware is allowed 1 ulp. Follows the operations' pseudo-code in the "RDNA3 ISA" document.
+float64, and the write to the register rounds. Transcendental operations are rounded correctly,
+while hardware is allowed 1 ulp. Follows the operations' pseudo-code in the "RDNA3 ISA" document.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from pumice.emulator.state import Array
+from pumice.emulator.state import Values
 
 _TINY = np.float32(2.0**-126)
 _HALF_ULP = np.uint64(0x1000_0000)
 _LOW_BITS = np.uint64(0x1FFF_FFFF)
 
 
-def fma32(a: Array, b: Array, c: Array) -> Array:
+def fma32(a: Values, b: Values, c: Values) -> Values:
     """a·b + c as float64 that rounds to the right float32.
 
     The product of two float32 is exact in float64. The sum is rounded, which only matters when it
@@ -34,7 +34,7 @@ def fma32(a: Array, b: Array, c: Array) -> Array:
     return total
 
 
-def fma64(a: Array, b: Array, c: Array) -> Array:
+def fma64(a: Values, b: Values, c: Values) -> Values:
     """a·b + c in float64 with one rounding (Dekker's product, then a compensated sum)."""
     product = a * b
     split = 134217729.0  # 2^27 + 1
@@ -52,12 +52,12 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     return np.where(np.isfinite(exact), exact, total)
 
 
-def fma16(a: Array, b: Array, c: Array) -> Array:
+def fma16(a: Values, b: Values, c: Values) -> Values:
     """a·b + c of float16 values: exact in float64 but for sums of very different sizes."""
     return np.add(np.multiply(a, b, dtype=np.float64), c, dtype=np.float64)
 
 
-def maximum(a: Array, b: Array) -> Array:
+def maximum(a: Values, b: Values) -> Values:
     """The larger; the number when the other is NaN; +0 above -0."""
     r = np.fmax(a, b)
     zero = r == 0
@@ -66,7 +66,7 @@ def maximum(a: Array, b: Array) -> Array:
     return r
 
 
-def minimum(a: Array, b: Array) -> Array:
+def minimum(a: Values, b: Values) -> Values:
     """The smaller; the number when the other is NaN; -0 below +0."""
     r = np.fmin(a, b)
     zero = r == 0
@@ -75,17 +75,17 @@ def minimum(a: Array, b: Array) -> Array:
     return r
 
 
-def maximum_ieee(a: Array, b: Array) -> Array:
+def maximum_ieee(a: Values, b: Values) -> Values:
     """IEEE 754-2019 maximum: NaN when either is NaN."""
     return np.where(np.isnan(a) | np.isnan(b), np.float32(np.nan), maximum(a, b))
 
 
-def minimum_ieee(a: Array, b: Array) -> Array:
+def minimum_ieee(a: Values, b: Values) -> Values:
     """IEEE 754-2019 minimum: NaN when either is NaN."""
     return np.where(np.isnan(a) | np.isnan(b), np.float32(np.nan), minimum(a, b))
 
 
-def median(a: Array, b: Array, c: Array) -> Array:
+def median(a: Values, b: Values, c: Values) -> Values:
     """The middle one; the smallest when one is NaN."""
     high = maximum(maximum(a, b), c)
     middle = np.where(high == a, maximum(b, c), np.where(high == b, maximum(a, c), maximum(a, b)))
@@ -93,7 +93,7 @@ def median(a: Array, b: Array, c: Array) -> Array:
     return np.where(unordered, minimum(minimum(a, b), c), middle)
 
 
-def flush(a: Array) -> Array:
+def flush(a: Values) -> Values:
     """Denormal float32 become zeros of the same sign."""
     return np.where(np.abs(a) < _TINY, np.copysign(np.float32(0), a), a)
 
@@ -101,7 +101,7 @@ def flush(a: Array) -> Array:
 def _unary(fn: Any) -> Any:
     """A function of float64, on flushed float32, its result flushed: what v_exp_f32 ... do."""
 
-    def run(a: Array) -> Array:
+    def run(a: Values) -> Values:
         return flush(fn(flush(a).astype(np.float64)).astype(np.float32))
 
     return run
@@ -113,51 +113,51 @@ reciprocal = _unary(lambda a: 1.0 / a)
 reciprocal_root = _unary(lambda a: 1.0 / np.sqrt(a))
 
 
-def root(a: Array) -> Array:
+def root(a: Values) -> Values:
     return np.sqrt(a.astype(np.float64))
 
 
-def sine(a: Array) -> Array:
+def sine(a: Values) -> Values:
     """sin(2πa): the hardware takes turns, not radians."""
     return np.sin(2 * np.pi * np.fmod(a.astype(np.float64), 1.0))
 
 
-def cosine(a: Array) -> Array:
+def cosine(a: Values) -> Values:
     return np.cos(2 * np.pi * np.fmod(a.astype(np.float64), 1.0))
 
 
-def fraction(a: Array) -> Array:
+def fraction(a: Values) -> Values:
     """a - floor(a), kept below 1."""
     top = np.nextafter(a.dtype.type(1), a.dtype.type(0))
     r = a - np.floor(a)
     return np.where(np.isnan(a), a, np.minimum(r, top))
 
 
-def mul_dx9(a: Array, b: Array) -> Array:
+def mul_dx9(a: Values, b: Values) -> Values:
     """a·b where 0 times anything is 0."""
     return np.where((a == 0) | (b == 0), np.float32(0), a * b)
 
 
-def fma_dx9(a: Array, b: Array, c: Array) -> Array:
+def fma_dx9(a: Values, b: Values, c: Values) -> Values:
     return np.where((a == 0) | (b == 0), c, fma32(a, b, c))
 
 
-def exponent(a: Array) -> Array:
+def exponent(a: Values) -> Values:
     """The biased exponent of a float32 or float64, as int32."""
     if a.dtype == np.float64:
         return (a.view(np.uint64) >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int32)
     return (a.view(np.uint32) >> np.uint32(23) & np.uint32(0xFF)).astype(np.int32)
 
 
-def frexp_exponent(a: Array) -> Array:
+def frexp_exponent(a: Values) -> Values:
     return np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(np.int32)
 
 
-def frexp_mantissa(a: Array) -> Array:
+def frexp_mantissa(a: Values) -> Values:
     return np.where(np.isfinite(a), np.frexp(a)[0], a)
 
 
-def ldexp(a: Array, e: Array) -> Array:
+def ldexp(a: Values, e: Values) -> Values:
     """a·2^e, rounded once (through float64 for float32, which holds every step exactly)."""
     limit = 300 if a.dtype == np.float32 else 2200
     e = np.clip(e, -limit, limit)
@@ -166,18 +166,18 @@ def ldexp(a: Array, e: Array) -> Array:
     return np.ldexp(a, e)
 
 
-def div_scale(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+def div_scale(a: Values, b: Values, c: Values) -> tuple[Values, Values]:
     """(value, VCC): v_div_scale of value, denominator, numerator."""
     wide = a.dtype == np.float64
     tiny = 2.0**-1022 if wide else 2.0**-126
     step, near, small = (128, 768, 53) if wide else (64, 96, 23)
     a, b, c = np.broadcast_arrays(a, b, c)
 
-    def denormal(x: Array, least: float) -> Array:
+    def denormal(x: Values, least: float) -> Values:
         return (x != 0) & (np.abs(x) < least)
 
     b64, c64 = b.astype(np.float64), c.astype(np.float64)
-    inverse = denormal(1.0 / b64, 2.0**-1022 if wide else 2.0**-1022)
+    inverse = denormal(1.0 / b64, 2.0**-1022)
     quotient = denormal((c / b).astype(a.dtype), tiny)
     up = np.ldexp(a, step)
     same_den = a.view(np.uint64 if wide else np.uint32) == b.view(np.uint64 if wide else np.uint32)
@@ -205,7 +205,7 @@ def div_scale(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
     return np.select(cases, values, a), np.select(cases, flags, no)
 
 
-def div_fixup(a: Array, b: Array, c: Array) -> Array:
+def div_fixup(a: Values, b: Values, c: Values) -> Values:
     """v_div_fixup of quotient, denominator, numerator: special cases put right."""
     kind = np.result_type(a, b, c)
     sign = np.signbit(b) ^ np.signbit(c)
@@ -228,7 +228,7 @@ def div_fixup(a: Array, b: Array, c: Array) -> Array:
     return result.astype(kind)
 
 
-def classify(a: Array, wanted: Array) -> Array:
+def classify(a: Values, wanted: Values) -> Values:
     """v_cmp_class: whether a's class (NaN, infinity, normal, denormal, zero; sign) is wanted."""
     if a.dtype == np.float64:
         bits, high = a.view(np.uint64), np.uint64(52)
@@ -260,37 +260,37 @@ def classify(a: Array, wanted: Array) -> Array:
         ],
         np.where(negative, 5, 6),
     )
-    chosen: Array = wanted.astype(np.int64) >> bit & 1 == 1
+    chosen: Values = wanted.astype(np.int64) >> bit & 1 == 1
     return chosen
 
 
-def to_integer(a: Array, low: int, high: int, kind: Any) -> Array:
+def to_integer(a: Values, low: int, high: int, kind: Any) -> Values:
     """Truncation with saturation; NaN becomes 0."""
     x = np.clip(np.trunc(a.astype(np.float64)), low, high)
     return np.where(np.isnan(x), 0.0, x).astype(kind)
 
 
-def to_i32(a: Array) -> Array:
+def to_i32(a: Values) -> Values:
     return to_integer(a, -(2**31), 2**31 - 1, np.int32)
 
 
-def to_u32(a: Array) -> Array:
+def to_u32(a: Values) -> Values:
     return to_integer(a, 0, 2**32 - 1, np.int64).astype(np.uint32)
 
 
-def half_toward_zero(a: Array) -> Array:
+def half_toward_zero(a: Values) -> Values:
     """float32 → float16 bits (uint32), rounded towards zero, which never makes an infinity."""
     near = np.asarray(a.astype(np.float16))
     beyond = np.abs(near.astype(np.float32)) > np.abs(a)
     return near.view(np.uint16).astype(np.uint32) - beyond.astype(np.uint32)
 
 
-def half_bits(a: Array) -> Array:
+def half_bits(a: Values) -> Values:
     """float32 or float64 → float16 bits as uint32, to nearest even."""
     return np.asarray(a.astype(np.float16)).view(np.uint16).astype(np.uint32)
 
 
-def brain_bits(a: Array) -> Array:
+def brain_bits(a: Values) -> Values:
     """float32 → bfloat16 bits as uint32, to nearest even; NaN stays NaN."""
     bits = np.asarray(a.astype(np.float32)).view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
@@ -298,11 +298,11 @@ def brain_bits(a: Array) -> Array:
     return np.where(np.isnan(a), quiet, rounded >> np.uint32(16)).astype(np.uint32)
 
 
-def snorm16(a: Array) -> Array:
+def snorm16(a: Values) -> Values:
     x = np.rint(np.clip(np.where(np.isnan(a), 0, a), -1, 1).astype(np.float64) * 32767.0)
     return x.astype(np.int16).view(np.uint16).astype(np.uint32)
 
 
-def unorm16(a: Array) -> Array:
+def unorm16(a: Values) -> Values:
     x = np.rint(np.clip(np.where(np.isnan(a), 0, a), 0, 1).astype(np.float64) * 65535.0)
     return x.astype(np.uint32)

@@ -1,7 +1,7 @@
 """Scalar loads, and global, flat, scratch and buffer instructions.
 
-Follows the "RDNA3 ISA", sections 8 (scalar memory) and 11 (vector memory), "RDNA4 ISA", sections 8 and
-10, and "CDNA3 ISA", sections 8 and 9.
+Follows the "RDNA3 ISA", sections 8 (scalar memory) and 11 (vector memory), "RDNA4 ISA", sections 8
+and 10, and "CDNA3 ISA", sections 8 and 9.
 """
 
 from __future__ import annotations

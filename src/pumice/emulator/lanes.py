@@ -12,7 +12,7 @@ import numpy as np
 
 from pumice.emulator.decode import Instruction
 from pumice.emulator.operands import _NUMPY, Source, destination, source, vector_put
-from pumice.emulator.state import EXEC, Array, State
+from pumice.emulator.state import EXEC, Array, State, Values
 from pumice.errors import UnimplementedInstructionError
 
 Step = Callable[[], None]
@@ -75,7 +75,7 @@ def dpp_source(
     any_missing = bool(missing.any())
     zero = np.zeros((), _NUMPY[kind])
 
-    def get() -> Array:
+    def get() -> Values:
         moved = plain.get()[:, index]
         if any_missing:
             moved[:, missing] = 0
@@ -107,7 +107,7 @@ def dpp_keeps(state: State, inst: Instruction) -> Callable[[], Array] | None:
     return lambda: chosen & state.lanes_of(EXEC)[:, index]
 
 
-def _select(value: Array, choice: int, signed: int) -> Array:
+def _select(value: Values, choice: int, signed: int) -> Values:
     if choice == 6:
         return value
     bits = 8 if choice < 4 else 16
@@ -127,7 +127,7 @@ def sdwa_source(state: State, inst: Instruction, kind: str, which: int) -> Sourc
     choice, signed = inst.get(f"src{which}_sel", 6), inst.get(f"src{which}_sext")
     neg, absolute = inst.get(f"src{which}_neg"), inst.get(f"src{which}_abs")
 
-    def get() -> Array:
+    def get() -> Values:
         bits = _select(plain.get(), choice, signed)
         if kind == "h":
             value = bits.astype(np.uint16).view(np.float16).astype(np.float32)

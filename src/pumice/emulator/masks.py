@@ -1,4 +1,4 @@
-"""Vector instructions that read or write lane masks: compares, carries, selects, division helpers."""
+"""Vector instructions with lane masks: compares, carries, selects, helpers of division."""
 
 from __future__ import annotations
 

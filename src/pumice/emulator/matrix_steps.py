@@ -39,11 +39,12 @@ def _inline(out: str, code: int, literal: int) -> Any:
         else:
             half = int(constant("u32", code, literal) or 0) & 0xFFFF
         return np.array([[[half | half << 16]]], np.uint32)
-    value = constant("f64" if out == "f64" else "u32", code, literal)
-    assert value is not None
+    word = constant("f64" if out == "f64" else "u32", code, literal)
+    assert word is not None
     if out == "f64":
-        return None if float(value) else np.zeros((1, 1, 1), np.uint32)
-    return np.array([[[int(value)]]], np.uint32)
+        pair = word.reshape(1).view(np.uint32)  # low and high register of every pair
+        return np.broadcast_to(pair[None, :, None], (1, 2, 1))
+    return np.array([[[int(word)]]], np.uint32)
 
 
 def bind_matrix(state: State, inst: Instruction) -> Step:

@@ -1,4 +1,4 @@
-"""Device memory: one arena of bytes, allocations with guards between them, and bounds for all lanes.
+"""Device memory: one arena of bytes, allocations with guards between, bounds for all lanes.
 
 Addresses are `BASE + offset into the arena`; zero and everything below BASE is never valid. LDS and
 scratch seen through flat addresses lie in two apertures of their own.
@@ -91,7 +91,8 @@ class Memory:
 
     def read(self, address: int, size: int) -> NDArray[np.uint8]:
         """A copy of `size` bytes."""
-        return self.bytes[self._range(address, size, "read")].copy()
+        found: NDArray[np.uint8] = self.bytes[self._range(address, size, "read")].copy()
+        return found
 
     def valid(self, addresses: NDArray[np.int64], size: int) -> NDArray[np.bool_] | None:
         """Which accesses of `size` bytes lie in one allocation; None when all do."""

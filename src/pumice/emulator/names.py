@@ -1,8 +1,8 @@
 """One name an operation: the mnemonics of CDNA and RDNA4 are turned into RDNA3's.
 
 The ISA documents rename an operation between generations without changing what it does
-(`v_addc_co_u32` is `v_add_co_ci_u32`, `ds_read2st64_b32` is `ds_load_2addr_stride64_b32`). Where the
-meaning did change the name is kept apart, here or in the instruction's own module.
+(`v_addc_co_u32` is `v_add_co_ci_u32`, `ds_read2st64_b32` is `ds_load_2addr_stride64_b32`). Where
+the meaning did change the name is kept apart, here or in the instruction's own module.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ _EXACT = {
 
 _MEMORY = (
     (r"_dwordx16", "_b512"), (r"_dwordx8", "_b256"), (r"_dwordx4", "_b128"), (r"_dwordx3", "_b96"),
-    (r"_dwordx2", "_b64"), (r"_dword", "_b32"),
-    (r"load_([us])byte_d16_hi", r"load_d16_hi_\g<1>8"), (r"load_([us])byte_d16", r"load_d16_\g<1>8"),
-    (r"load_short_d16_hi", "load_d16_hi_b16"), (r"load_short_d16", "load_d16_b16"),
-    (r"store_byte_d16_hi", "store_d16_hi_b8"), (r"store_short_d16_hi", "store_d16_hi_b16"),
-    (r"_([us])byte", r"_\g<1>8"), (r"_([us])short", r"_\g<1>16"),
-    (r"store_byte", "store_b8"), (r"store_short", "store_b16"),
-    (r"_s(8|16)$", r"_i\g<1>"),
+    (r"_dwordx2", "_b64"), (r"_dword", "_b32"), (r"load_([us])byte_d16_hi", r"load_d16_hi_\g<1>8"),
+    (r"load_([us])byte_d16", r"load_d16_\g<1>8"), (r"load_short_d16_hi", "load_d16_hi_b16"),
+    (r"load_short_d16", "load_d16_b16"), (r"store_byte_d16_hi", "store_d16_hi_b8"),
+    (r"store_short_d16_hi", "store_d16_hi_b16"), (r"_([us])byte", r"_\g<1>8"), (r"_([us])short",
+    r"_\g<1>16"), (r"store_byte", "store_b8"), (r"store_short", "store_b16"), (r"_s(8|16)$",
+    r"_i\g<1>"),
 )  # fmt: skip
 _ATOMIC = {
     "add": "add_u32", "sub": "sub_u32", "smin": "min_i32", "umin": "min_u32", "smax": "max_i32",
@@ -51,10 +50,11 @@ _ATOMIC = {
     "dec": "dec_u32", "swap": "swap_b32", "cmpswap": "cmpswap_b32",
 }  # fmt: skip
 _DS = (
-    (r"^ds_read2st64_", "ds_load_2addr_stride64_"), (r"^ds_write2st64_", "ds_store_2addr_stride64_"),
-    (r"^ds_read2_", "ds_load_2addr_"), (r"^ds_write2_", "ds_store_2addr_"),
-    (r"^ds_wrxchg2st64_", "ds_storexchg_2addr_stride64_"), (r"^ds_wrxchg2_", "ds_storexchg_2addr_"),
-    (r"^ds_wrxchg_", "ds_storexchg_"), (r"^ds_read_", "ds_load_"), (r"^ds_write_", "ds_store_"),
+    (r"^ds_read2st64_", "ds_load_2addr_stride64_"), (r"^ds_write2st64_",
+    "ds_store_2addr_stride64_"), (r"^ds_read2_", "ds_load_2addr_"), (r"^ds_write2_",
+    "ds_store_2addr_"), (r"^ds_wrxchg2st64_", "ds_storexchg_2addr_stride64_"), (r"^ds_wrxchg2_",
+    "ds_storexchg_2addr_"), (r"^ds_wrxchg_", "ds_storexchg_"), (r"^ds_read_", "ds_load_"),
+    (r"^ds_write_", "ds_store_"),
 )  # fmt: skip
 
 
@@ -70,8 +70,8 @@ def canonical(name: str) -> str:
         name = re.sub(r"^s_(and|or)n2", r"s_\g<1>_not1", name)
         return re.sub(r"^s_(and|or)n1", r"s_\g<1>_not0", name)
     if name.startswith("ds_"):
-        for pattern, new in _DS:
-            name = re.sub(pattern, new, name)
+        for pattern, with_ in _DS:
+            name = re.sub(pattern, with_, name)
         return name
     if name.startswith(("global_", "flat_", "buffer_", "scratch_")) or (
         name.startswith("s_") and "load" in name
@@ -79,7 +79,7 @@ def canonical(name: str) -> str:
         kind, _, rest = name.partition("_atomic_")
         if rest:
             wide = rest.endswith("_x2")
-            new = _ATOMIC.get(rest.removesuffix("_x2"))
+            new: str | None = _ATOMIC.get(rest.removesuffix("_x2"))
             if new is None:
                 return name
             return f"{kind}_atomic_{new.replace('32', '64') if wide else new}"

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from pumice.emulator.memory import PRIVATE_APERTURE, SHARED_APERTURE
-from pumice.emulator.state import EXEC, VCC, Array, State
+from pumice.emulator.state import EXEC, VCC, Array, State, Values
 from pumice.errors import UnimplementedInstructionError
 
-Getter = Callable[[], Array]
+Getter = Callable[[], Values]
 _FLOATS = {
     240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0,
     248: 1.0 / (2.0 * math.pi),
@@ -37,7 +37,7 @@ class Source:
 
     def __init__(self, array: Array | None, get: Getter | None = None) -> None:
         self.array = array
-        self.get: Getter = get if get is not None else (lambda: array)  # type: ignore[return-value]
+        self.get: Getter = get if get is not None else lambda: array
 
 
 def _bits_as(kind: str, bits: int) -> Array:
@@ -82,7 +82,7 @@ def constant(kind: str, code: int, literal: int) -> Array | None:
 
 
 def _special(state: State, kind: str, code: int) -> Getter | None:
-    def zero_of(register: int) -> Array:
+    def zero_of(register: int) -> Values:
         if state.lanes == 32:
             return state.s[:, register : register + 1] == 0
         return state.s64[:, register // 2 : register // 2 + 1] == 0
@@ -175,7 +175,7 @@ def _plain(state: State, kind: str, code: int, literal: int, high: int) -> Sourc
         if kind.endswith("64") and code % 2:  # an odd pair (constants of 64 bits may lie so)
             low, top = state.column("u32", code), state.column("u32", code + 1)
 
-            def pair() -> Array:
+            def pair() -> Values:
                 wide = low.astype(np.uint64) | top.astype(np.uint64) << np.uint64(32)
                 return wide.view(_NUMPY[kind])
 
@@ -190,7 +190,8 @@ Putter = Callable[[Any], None]
 def vector_put(state: State, kind: str, index: int, *, high: int = 0, keep: bool = True) -> Putter:
     """A writer of vector register `index` (row number) for the lanes that take part.
 
-    16-bit kinds write one half; `keep` says whether the other half stays (RDNA) or becomes 0 (CDNA).
+    16-bit kinds write one half; `keep` says whether the other half stays (RDNA) or becomes 0
+    (CDNA).
     """
     if kind in ("u16", "i16", "h", "f16"):
         half = state.half("f16" if kind in ("h", "f16") else kind, index, high)

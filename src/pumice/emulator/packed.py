@@ -1,7 +1,7 @@
 """Packed and mixed-precision operations (VOP3P), and dot products.
 
-Follows the "RDNA3 ISA", sections 7.5 and 16.10, and the "CDNA3 ISA", section 12.10. op_sel picks the
-half of each source that makes the low result, op_sel_hi the one that makes the high result.
+Follows the "RDNA3 ISA", sections 7.5 and 16.10, and the "CDNA3 ISA", section 12.10. op_sel picks
+the half of each source that makes the low result, op_sel_hi the one that makes the high result.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _integer_dot(bits: int, signed_a: bool, signed_b: bool) -> Callable[[Any, An
 
 
 def half_source(state: State, kind: str, code: int, literal: int, high: int) -> Source:
-    """A 16-bit half of a packed source. An inline constant has 0 (or its sign) in the upper half."""
+    """A 16-bit half of a packed source. A constant has 0 (or its sign) in the upper half."""
     if constant("u32", code, literal) is None:
         return source(state, kind, code, high=high)
     if code in _FLOATS:

@@ -48,7 +48,7 @@ class Code:
     def at(self, pc: int) -> Instruction:
         found = self._decoded.get(pc)
         if found is None:
-            found = self._decoded[pc] = decode(self.text, pc, self.isa)
+            found = self._decoded[pc] = decode(self.text, pc, self.arch)
         return found
 
     def _find_targets(self) -> frozenset[int]:

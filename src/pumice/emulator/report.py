@@ -1,4 +1,4 @@
-"""What a launch did: instructions by class, memory traffic, conflicts, matrix operations, faults."""
+"""What a launch did: instructions by class, memory traffic, matrix operations, faults."""
 
 from __future__ import annotations
 

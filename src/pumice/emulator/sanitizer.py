@@ -58,9 +58,16 @@ class Watch:
         self.invalid = True
 
     def report(
-        self, kind: str, inst: Instruction, flat: Array, describe: Callable[[int], str]
+        self,
+        kind: str,
+        inst: Instruction,
+        flat: Array,
+        describe: str | Callable[[int], str],
     ) -> None:
-        """Add a fault for the first of the flat lane numbers; one an instruction and kind."""
+        """Add a fault for the first of the flat lane numbers; one an instruction and kind.
+
+        describe: the message, or a function of a place in `flat` that makes it.
+        """
         if not flat.size:
             return
         self.count += int(flat.size)
@@ -70,9 +77,10 @@ class Watch:
         self._seen.add(key)
         wave, lane = divmod(int(flat[0]), self.state.lanes)
         workgroup, number = self.where(wave)
+        text = describe if isinstance(describe, str) else describe(0)
         self.faults.append(
             Fault(
-                kind, describe(0), self.kernel, str(inst), inst.pc, self.line_of(inst.pc),
+                kind, text, self.kernel, str(inst), inst.pc, self.line_of(inst.pc),
                 workgroup, number, lane,
             )
         )  # fmt: skip

@@ -110,8 +110,8 @@ class Private(Space):
 class Lds(Space):
     """LDS of every workgroup in the batch, with a shadow that knows who wrote and who read.
 
-    A shadow cell covers `granule` bytes and holds epoch·64 + wave + 1 of the last access; an epoch is
-    the time between two barriers of a workgroup. 63 in place of a wave: several waves read.
+    A shadow cell covers `granule` bytes and holds epoch·64 + wave + 1 of the last access; an epoch
+    is the time between two barriers of a workgroup. 63 in place of a wave: several waves read.
     """
 
     name = "LDS"

@@ -1,18 +1,20 @@
 """The registers of many waves that run together, as NumPy arrays.
 
-Vector registers are rows [waves, lanes]; scalar registers are columns [waves, 1], so an operation of
-both broadcasts. `active` says which waves take part at the moment (those at the program counter that
-is being executed), `mask` which lanes do (active and set in EXEC).
+Vector registers are rows [waves, lanes]; scalar registers are columns [waves, 1], so an operation
+of both broadcasts. `active` says which waves take part at the moment (those at the program counter
+that is being executed), `mask` which lanes do (active and set in EXEC).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+# An array [waves, lanes], a column [waves, 1] or a constant []: what operations take and give.
+Values: TypeAlias = Any
 
 VCC, M0_CDNA, NULL, M0_RDNA, EXEC = 106, 124, 124, 125, 126
 ACC = 256  # first row of the accumulation registers

@@ -1,4 +1,4 @@
-"""Binds vector instructions of the table (and VOPD pairs of them) to closures over the registers."""
+"""Binds vector instructions of the table, and VOPD pairs, to closures over the registers."""
 
 from __future__ import annotations
 

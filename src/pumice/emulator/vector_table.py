@@ -255,7 +255,7 @@ VECTOR: dict[str, Operation] = {
 
 for _i in range(4):
     VECTOR[f"v_cvt_f32_ubyte{_i}"] = _op(
-        "f32 u32", lambda a, _shift=np.uint32(8 * _i): (a >> _shift & _K(255)).astype(np.float32)
+        "f32 u32", lambda a, _down=8 * _i: (a >> _K(_down) & _K(255)).astype(np.float32)
     )
 for _kind in ("i32", "u32", "i16", "u16"):
     _three = f"{_kind} {_kind} {_kind} {_kind}"
