@@ -7,6 +7,8 @@ while hardware is allowed 1 ulp. Follows the operations' pseudo-code in the "RDN
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -34,22 +36,53 @@ def fma32(a: Values, b: Values, c: Values) -> Values:
     return total
 
 
+def _two_sum(a: Values, b: Values) -> tuple[Values, Values]:
+    """The rounded sum and its error (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
 def fma64(a: Values, b: Values, c: Values) -> Values:
-    """a·b + c in float64 with one rounding (Dekker's product, then a compensated sum)."""
+    """a·b + c in float64, rounded once.
+
+    Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008: Dekker's product, and
+    a sum of the small parts rounded to odd. Very large or small numbers take exact fractions.
+    """
+    a, b, c = np.broadcast_arrays(a, b, c)
     product = a * b
     split = 134217729.0  # 2^27 + 1
-    a1 = split * a
-    a_high = a1 - (a1 - a)
-    a_low = a - a_high
-    b1 = split * b
-    b_high = b1 - (b1 - b)
-    b_low = b - b_high
+    a_high = split * a - (split * a - a)
+    b_high = split * b - (split * b - b)
+    a_low, b_low = a - a_high, b - b_high
     low = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
-    total = product + c
-    part = total - product
-    error = (product - (total - part)) + (c - part)
-    exact = total + (error + low)
-    return np.where(np.isfinite(exact), exact, total)
+    upper, lower = _two_sum(c, low)
+    main, rest = _two_sum(product, upper)
+    small, error = _two_sum(lower, rest)
+    even = np.asarray(small).view(np.uint64) & np.uint64(1) == 0
+    odd = np.where((error != 0) & even, np.nextafter(small, np.copysign(np.inf, error)), small)
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    result = np.where(finite & (product != 0), main + odd, product + c)
+    size = np.abs(product)
+    hard = finite & (a != 0) & (b != 0)
+    hard &= (
+        (size > 2.0**900)
+        | (size < 2.0**-900)
+        | (np.abs(c) > 2.0**900)
+        | (np.maximum(np.abs(a), np.abs(b)) > 2.0**900)
+    )
+    hard |= finite & (a != 0) & (b != 0) & (c != 0) & (np.abs(c) < 2.0**-900)
+    for place in zip(*np.nonzero(hard), strict=True):
+        result[place] = _exact_fma(float(a[place]), float(b[place]), float(c[place]))
+    return result
+
+
+def _exact_fma(a: float, b: float, c: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return exact.numerator / exact.denominator  # Python rounds this right
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 def fma16(a: Values, b: Values, c: Values) -> Values:
@@ -177,9 +210,11 @@ def div_scale(a: Values, b: Values, c: Values) -> tuple[Values, Values]:
         return (x != 0) & (np.abs(x) < least)
 
     b64, c64 = b.astype(np.float64), c.astype(np.float64)
-    inverse = denormal(1.0 / b64, 2.0**-1022)
+    # The document writes f64 here for float32 too, but what must be avoided is a reciprocal that
+    # v_rcp_f32 would flush.
+    inverse = denormal(1.0 / b64, tiny)
     quotient = denormal((c / b).astype(a.dtype), tiny)
-    up = np.ldexp(a, step)
+    up, down = np.ldexp(a, step), np.ldexp(a, -step)
     same_den = a.view(np.uint64 if wide else np.uint32) == b.view(np.uint64 if wide else np.uint32)
     same_num = a.view(np.uint64 if wide else np.uint32) == c.view(np.uint64 if wide else np.uint32)
     cases = [
@@ -195,8 +230,8 @@ def div_scale(a: Values, b: Values, c: Values) -> tuple[Values, Values]:
         np.full_like(a, np.nan),
         np.where(same_den, up, a),
         up,
-        np.where(same_den, up, a),
-        np.ldexp(a, -step),
+        np.where(same_den, down, a),  # the document says up, which would make it infinite
+        down,
         np.where(same_num, up, a),
         up,
     ]
@@ -212,6 +247,7 @@ def div_fixup(a: Values, b: Values, c: Values) -> Values:
     signed = np.where(sign, -np.abs(a), np.abs(a))
     infinite = np.where(sign, -np.inf, np.inf)
     zero = np.where(sign, -0.0, 0.0)
+    lowest = -1075 if kind == np.float64 else -150  # below: the quotient is 0
     both_zero = (b == 0) & (c == 0)
     both_inf = np.isinf(b) & np.isinf(c)
     result = np.select(
@@ -220,9 +256,10 @@ def div_fixup(a: Values, b: Values, c: Values) -> Values:
             np.isnan(b),
             both_zero | both_inf,
             (b == 0) | np.isinf(c),
-            np.isinf(b) | (c == 0),
+            np.isinf(b) | (c == 0) | (exponent(c) - exponent(b) < lowest),
+            ~np.isfinite(a),  # the document tests b's exponent, which was handled before
         ],
-        [c, b, np.full(sign.shape, np.nan), infinite, zero],
+        [c, b, np.full(sign.shape, np.nan), infinite, zero, infinite],
         signed,
     )
     return result.astype(kind)

@@ -178,20 +178,25 @@ def _div_scale(state: State, inst: Instruction) -> Step:
 
 
 def _div_fmas(state: State, inst: Instruction) -> Step:
+    """fma, with v_div_scale's scaling undone where VCC says that it was not by itself.
+
+    The ISA documents multiply by 2^32 whatever was scaled, which can't give the quotient back: a
+    denominator that was scaled up by 2^64 wants 2^64, a numerator 2^-64. The quotient's own size
+    tells the two apart.
+    """
     kind = inst.name[-3:]
     a, b, c = sources(state, inst, (kind, kind, kind))
     put = vector_put(state, kind, destination(inst.vdst))
     fma: Any = fm.fma32 if kind == "f32" else fm.fma64
-    scale = 2.0**32 if kind == "f32" else 2.0**64
+    middle, power = (127, 64) if kind == "f32" else (1023, 128)
 
     def run() -> None:
-        value = fma(a.get(), b.get(), c.get())
-        put(np.where(state.lanes_of(VCC), value.astype(_FLOAT[kind]) * scale, value))
+        addend = c.get()
+        value = fma(a.get(), b.get(), addend)
+        scale = np.where(fm.exponent(addend) > middle, 2.0**power, 2.0**-power)
+        put(np.where(state.lanes_of(VCC), value * scale, value))
 
     return run
-
-
-_FLOAT: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
 
 
 def _mad64(state: State, inst: Instruction) -> Step:
