@@ -17,6 +17,7 @@ from pumice.emulator.names import canonical
 from pumice.errors import UnimplementedInstructionError, UnsupportedError
 
 _VOP3P_CDNA = 0b110100111
+_LD_SCALE = 0xD3AC  # the first half of V_MFMA_SCALE_*: V_MFMA_LD_SCALE_B32
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,8 @@ def decode(code: bytes, pc: int, arch: str) -> Instruction:
         return _vbuffer(data, pc)
     if arch == "gfx90a" and word >> 23 == _VOP3P_CDNA and (word >> 16 & 127) in GFX90A_OPCODES:
         return _mfma_gfx90a(data, pc)
+    if isa == "cdna" and word >> 16 != _LD_SCALE:  # its second half alone says too little
+        data = data[:8]
     try:
         name, encoding, mnemonic, fields, size = _decode_word(data.ljust(16, b"\0"), isa)
     except (ValueError, AssertionError, AttributeError, TypeError) as why:
