@@ -60,21 +60,19 @@ DOTS = [
     ("gfx1201", "i8", "v_wmma_i32_16x16x16_iu8", {}),
     ("gfx1201", "fp8e4nv", "v_wmma_f32_16x16x16_fp8_fp8", {}),
     ("gfx1201", "fp8e5", "v_wmma_f32_16x16x16_bf8_bf8", {}),
-    *[
-        (arch, t, f"v_mfma_f32_{shape}", {"matrix_instr_nonkdim": size})
-        for arch in ("gfx90a", "gfx942", "gfx950")
-        for t in HALF
-        for size, shape in ((16, "16x16x"), (32, "32x32x"))
-    ],
-    *[
-        (arch, "i8", "v_mfma_i32_", {"matrix_instr_nonkdim": size})
-        for arch in ("gfx90a", "gfx942", "gfx950")
-        for size in (16, 32)
-    ],
+    ("gfx90a", "fp16", "v_mfma_f32_16x16x16f16", {"matrix_instr_nonkdim": 16}),
+    ("gfx90a", "bf16", "v_mfma_f32_32x32x8bf16_1k", {"matrix_instr_nonkdim": 32}),
+    ("gfx942", "fp16", "v_mfma_f32_32x32x8_f16", {"matrix_instr_nonkdim": 32}),
+    ("gfx942", "bf16", "v_mfma_f32_16x16x16_bf16", {"matrix_instr_nonkdim": 16}),
+    ("gfx950", "fp16", "v_mfma_f32_16x16x32_f16", {"matrix_instr_nonkdim": 16}),
+    ("gfx950", "bf16", "v_mfma_f32_32x32x16_bf16", {"matrix_instr_nonkdim": 32}),
+    ("gfx90a", "i8", "v_mfma_i32_16x16x16i8", {"matrix_instr_nonkdim": 16}),
+    ("gfx942", "i8", "v_mfma_i32_32x32x16_i8", {"matrix_instr_nonkdim": 32}),
+    ("gfx950", "i8", "v_mfma_i32_16x16x64_i8", {"matrix_instr_nonkdim": 16}),
     ("gfx942", "fp8e4b8", "v_mfma_f32_16x16x32_fp8_fp8", {"matrix_instr_nonkdim": 16}),
     ("gfx942", "fp8e5b16", "v_mfma_f32_32x32x16_bf8_bf8", {"matrix_instr_nonkdim": 32}),
-    ("gfx950", "fp8e4nv", "v_mfma_", {"matrix_instr_nonkdim": 16}),
-    ("gfx950", "fp8e5", "v_mfma_", {"matrix_instr_nonkdim": 32}),
+    ("gfx950", "fp8e4nv", "v_mfma_f32_16x16x128_f8f6f4", {"matrix_instr_nonkdim": 16}),
+    ("gfx950", "fp8e5", "v_mfma_f32_32x32x64_f8f6f4", {"matrix_instr_nonkdim": 32}),
     ("gfx942", "fp32", "v_mfma_f32_16x16x4_f32", {"matrix_instr_nonkdim": 16}),
     ("gfx90a", "fp32", "v_mfma_f32_32x32x2f32", {"matrix_instr_nonkdim": 32}),
     ("gfx942", "tf32", "v_mfma_f32_16x16x8_xf32", {"matrix_instr_nonkdim": 16}),
@@ -107,9 +105,9 @@ def test_dot(arch: str, kind: str, expected: str, options: dict[str, int]) -> No
     if element == "i8":
         a, b = (random.integers(-128, 128, s).astype(np.int8) for s in ((M, K), (K, N)))
     else:
-        a, b = (
-            random.standard_normal(s).astype(np.float32).astype(dtype) for s in ((M, K), (K, N))
-        )
+        normal = [random.standard_normal(s).astype(np.float32) for s in ((M, K), (K, N))]
+        # Nothing near denormals, which gfx90a drops: another test's matter.
+        a, b = (np.where(np.abs(v) < 0.01, np.float32(0.5), v).astype(dtype) for v in normal)
     wide = np.int64 if element == "i8" else np.float64
     x, y = a.astype(wide), b.astype(wide)
     if xf32:
@@ -146,10 +144,16 @@ def codes(random: np.random.Generator, kind: str, shape: tuple[int, int]) -> tup
     return np.ascontiguousarray(raw), values.astype(np.float64)
 
 
-@pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize(
-    ("left", "right"),
-    [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e2m1", "e2m1"), ("e4m3", "e2m1"), ("e2m1", "e5m2")],
+    ("left", "right", "size"),
+    [
+        ("e4m3", "e4m3", 16),
+        ("e5m2", "e4m3", 32),
+        ("e2m1", "e2m1", 16),
+        ("e2m1", "e2m1", 32),
+        ("e4m3", "e2m1", 16),
+        ("e2m1", "e5m2", 32),
+    ],
 )
 def test_scaled_dot(left: str, right: str, size: int) -> None:
     depth = 256

@@ -69,9 +69,9 @@ def matrix_multiply(
     """D = A·B + C. All operands and the result: uint32 [waves, registers, lanes].
 
     c broadcasts: an inline constant is [1, 1, 1], already in the pattern of C's registers (16-bit
-    constants in both halves), [1, 2, 1] for f64. RDNA3's 16-bit results leave the other half as it is in c, which is
-    D's register there. index: src2 of sparse instructions, [waves, 1, lanes]; c is then D's old
-    value. scale_a, scale_b: scale registers of V_MFMA_SCALE, [waves, 1, lanes].
+    constants in both halves), or [1, 2, 1] for f64. RDNA3's 16-bit results leave the other half as
+    it is in c, which is D's register there. index: src2 of sparse instructions, [waves, 1, lanes];
+    c is then D's old value. scale_a, scale_b: V_MFMA_SCALE's scale registers, [waves, 1, lanes].
     Errors: UnsupportedError for unknown instructions and fields, UsageError for misshapen operands,
     DeviceError for RDNA3 inputs whose copies differ.
     """
