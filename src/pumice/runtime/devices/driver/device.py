@@ -35,7 +35,7 @@ class DriverDevice:
         self.driver = driver
         self.properties = properties
         self.api = properties.api
-        self._context: int | None = None
+        self._activation: tuple[str, int | None] = ("activate_ordinal", properties.ordinal)
         if driver.has("context_retain"):
             handle = ctypes.c_int()
             driver.call(
@@ -48,7 +48,7 @@ class DriverDevice:
                 handle.value,
                 attempted=f"opening {self}",
             )
-            self._context = context.value
+            self._activation = ("activate", context.value)
             weakref.finalize(self, driver.status, "context_release", handle.value)
         self.activate()
 
@@ -58,11 +58,7 @@ class DriverDevice:
 
     def activate(self) -> None:
         """Makes this the calling thread's device."""
-        if self.driver.has("activate"):
-            self.driver.call("activate", self._context, attempted=f"switching to {self}")
-        else:
-            ordinal = self.properties.ordinal
-            self.driver.call("activate_ordinal", ordinal, attempted=f"switching to {self}")
+        self.driver.call(*self._activation, attempted=f"switching to {self}")
 
     def synchronize(self) -> None:
         """Waits for all work on the device; raises what went wrong in it."""
@@ -165,7 +161,7 @@ class DriverDevice:
         return address.value or 0
 
     def _free(self, address: int) -> None:
-        self.activate()  # a buffer may die on any thread
+        self.driver.status(*self._activation)  # a buffer may die on any thread
         self.driver.status("free", address)
 
     def _allocate_host(self, nbytes: int) -> int:
