@@ -23,6 +23,7 @@ from pumice.runtime.devices.driver.choose import open_device
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.launch import Arguments, Launch
 from pumice.runtime.devices.driver.stream import Stream
+from pumice.runtime.devices.driver.upload import Uploader
 
 BLOCK, THREADS = 1024, 128  # of tests/codegen/cuda_cubin.py
 KINDS = ("pointer", "pointer", "pointer", "int32", "pointer", "pointer")
@@ -160,6 +161,15 @@ def main() -> None:
             device, stream, lambda: device.upload(buffers[0].address, pinned.array, stream), 5
         )
         times["pinned_upload_gb_per_s"] = 4 * n / up / 1e6
+    with Uploader(device, stream) as uploader:
+        uploader.upload(buffers[0].address, y)
+        stream.synchronize()
+        begin = time.perf_counter()
+        uploader.upload(buffers[0].address, x)
+        stream.synchronize()
+        times["staged_upload_gb_per_s"] = 4 * n / (time.perf_counter() - begin) / 1e9
+    back = device.read(buffers[0].address, (n,), np.float32)
+    check("an upload in parts", bool(np.array_equal(back, x)))
     pageable = device_ms(device, stream, lambda: device.upload(buffers[0].address, x, stream), 5)
     times["pageable_upload_gb_per_s"] = 4 * n / pageable / 1e6
     print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in times.items()}))
