@@ -167,6 +167,21 @@ def test_an_exception_ends_the_capture_and_goes_on() -> None:
     assert bytes_of(device, buffer) == [3]
 
 
+def test_a_buffer_that_dies_while_capturing_is_freed_afterwards() -> None:
+    device, library = emulated()
+    stream, buffer = device.stream(), device.allocate(1)
+
+    def record() -> None:
+        device.allocate(100).free()
+        device.fill(buffer.address, 3, 1, stream)
+        assert library.used == 101
+
+    graph = device.capture(stream, record)
+    assert library.used == 1
+    graph.launch(stream)
+    assert bytes_of(device, buffer) == [3]
+
+
 def test_capturing_twice_is_an_error() -> None:
     device, _ = emulated()
     stream = device.stream()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulator_kernels import code_object, vector_add
+from emulator_kernels import compiled, vector_add
 
 from pumice.errors import DeviceError
 from pumice.runtime.devices.driver.choose import open_device
@@ -17,7 +17,9 @@ BLOCK, WARPS = 128, 2
 
 
 def add_kernel(arch: str) -> bytes:
-    return code_object(vector_add, arch, SIGNATURE, {"BLOCK": BLOCK}, num_warps=WARPS)
+    constants, options = (("BLOCK", BLOCK),), (("num_warps", WARPS),)
+    kernel = compiled(vector_add, arch, tuple(SIGNATURE.items()), constants, options)
+    return bytes(kernel.asm["hsaco"])
 
 
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx1201", "gfx942", "gfx90a"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any, TypeVar
 
 from pumice.emulator.hip import abi
@@ -30,6 +31,7 @@ class HipBase:
         self._objects: dict[int, Any] = {}
         self._handles = itertools.count(0x1000, 0x10)
         self._null_stream = Stream()
+        self._lock = threading.RLock()
         self._failures: list[tuple[str, Status, int]] = []
         self._lost: HipError | None = None
         self._detail: str | None = None
@@ -61,15 +63,16 @@ class HipBase:
             return method
 
         def call(*arguments: int) -> int:
-            try:
-                self._injected(name)
-                return int(method(*arguments) or Status.SUCCESS)
-            except HipError as error:
-                self._detail = error.detail or None
-                return int(error.status)
-            except BaseException as error:  # nothing may leave through C
-                self._detail = f"{type(error).__name__}: {error}"
-                return int(Status.UNKNOWN)
+            with self._lock:
+                try:
+                    self._injected(name)
+                    return int(method(*arguments) or Status.SUCCESS)
+                except HipError as error:
+                    self._detail = error.detail or None
+                    return int(error.status)
+                except BaseException as error:  # nothing may leave through C
+                    self._detail = f"{type(error).__name__}: {error}"
+                    return int(Status.UNKNOWN)
 
         return call
 

@@ -35,6 +35,8 @@ class DriverDevice:
         self.driver = driver
         self.properties = properties
         self.api = properties.api
+        self._captures = 0  # going on now
+        self._unfreed: list[int] = []  # buffers that died during them
         self._activation: tuple[str, int | None] = ("activate_ordinal", properties.ordinal)
         if driver.has("context_retain"):
             handle = ctypes.c_int()
@@ -144,8 +146,16 @@ class DriverDevice:
         return Module(self, image, name)
 
     def capture(self, stream: Stream, record: Callable[[], None]) -> graphs.Graph:
-        """A graph of what `record` puts into a stream."""
-        return graphs.capture(self.driver, stream, record)
+        """A graph of what `record` puts into a stream. Buffers that die meanwhile are freed after
+        it, as freeing spoils a capture.
+        """
+        self._captures += 1
+        try:
+            return graphs.capture(self.driver, stream, record)
+        finally:
+            self._captures -= 1
+            while self._unfreed and not self._captures:
+                self._free(self._unfreed.pop())
 
     # -- for DeviceBuffer and HostBuffer ----------------------------------------------------------
 
@@ -161,6 +171,9 @@ class DriverDevice:
         return address.value or 0
 
     def _free(self, address: int) -> None:
+        if self._captures:
+            self._unfreed.append(address)
+            return
         self.driver.status(*self._activation)  # a buffer may die on any thread
         self.driver.status("free", address)
 
