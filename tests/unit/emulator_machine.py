@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from emulator_assembly import machine_code
 
-from pumice.emulator.access import Traffic
 from pumice.emulator.decode import decode, family
 from pumice.emulator.global_memory import VectorMemory
+from pumice.emulator.lds import Lds
 from pumice.emulator.memory import Memory
 from pumice.emulator.program import Program
-from pumice.emulator.spaces import Global, Lds, Private
+from pumice.emulator.spaces import Global, Private
 from pumice.emulator.state import State
+from pumice.emulator.traffic import Traffic
 
 ARCHS = ("gfx1100", "gfx942", "gfx1201")
 MEMORY = Memory(1 << 26)

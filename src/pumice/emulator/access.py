@@ -7,7 +7,6 @@ between registers and the space, and counts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,49 +14,8 @@ import numpy as np
 from pumice.emulator.decode import Instruction
 from pumice.emulator.spaces import Space
 from pumice.emulator.state import Array, State
+from pumice.emulator.traffic import Shape, Traffic, count_traffic
 from pumice.errors import UnimplementedInstructionError
-
-
-@dataclass
-class Traffic:
-    """Counts of one launch: bytes, 64- and 128-byte segments, LDS conflicts; by space."""
-
-    measure: bool = True
-    bytes_read: dict[str, int] = field(default_factory=dict)
-    bytes_written: dict[str, int] = field(default_factory=dict)
-    segments_64: int = 0
-    segments_128: int = 0
-    global_accesses: int = 0  # wave-level instructions
-    lds_accesses: int = 0
-    lds_conflicts: int = 0  # cycles beyond the first, over all accesses
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What one access moves: bytes of an element, elements, and how a small one is extended."""
-
-    size: int  # bytes of one element in memory: 1, 2 or 4
-    count: int  # elements, one a register
-    signed: bool = False
-    half: int | None = None  # 0 or 1: only that half of the register is written or read
-
-    @property
-    def bytes(self) -> int:
-        return self.size * self.count
-
-
-def shape_of(name: str) -> Shape:
-    """The shape of "b32", "b128", "u8", "i16", "d16_hi_b16", "d16_u8" ..."""
-    half: int | None = None
-    if "d16_hi" in name:
-        half = 1
-    elif "d16" in name:
-        half = 0
-    kind = name.replace("d16_hi", "").replace("d16", "").strip("_")
-    bits = int(kind[1:])
-    if bits <= 16:
-        return Shape(bits // 8, 1, kind[0] == "i", half)
-    return Shape(4, bits // 32)
 
 
 def chosen_lanes(state: State) -> Array | None:
@@ -171,55 +129,16 @@ def store(
             return
         at = offsets >> shift if shift else offsets
         if space.watched:
-            changed = view[at] != values[0]
-            for i in range(1, len(values)):
-                changed |= view[at + i] != values[i]
-            space.note_write(inst, offsets, flat, total, changed)
+            space.note_write(inst, offsets, flat, total, lambda: _changed(view, at, values))
         for i, value in enumerate(values):
             view[at + i if i else at] = value
 
     return run
 
 
-def count_traffic(
-    traffic: Traffic,
-    state: State,
-    space: Space,
-    offsets: Array,
-    flat: Array,
-    shape: Shape,
-    writing: bool,
-) -> None:
-    """Bytes always; segments and bank conflicts when the launch measures them."""
-    table = traffic.bytes_written if writing else traffic.bytes_read
-    table[space.name] = table.get(space.name, 0) + offsets.size * shape.bytes
-    if not traffic.measure or not offsets.size:
-        return
-    wave = flat // state.lanes
-    if space.name == "global":
-        traffic.global_accesses += _distinct(wave)
-        for bits in (6, 7):
-            first = wave << 48 | offsets >> bits
-            last = wave << 48 | (offsets + shape.bytes - 1) >> bits
-            keys = first if np.array_equal(first, last) else np.concatenate([first, last])
-            count = np.unique(keys).size
-            if bits == 6:
-                traffic.segments_64 += count
-            else:
-                traffic.segments_128 += count
-    elif space.name == "LDS":
-        waves = _distinct(wave)
-        traffic.lds_accesses += waves
-        words = np.unique(wave << 32 | offsets >> 2)  # lanes that share a word share the cycle
-        banks = (words >> 32) * 32 + (words & 31)
-        most = np.bincount(banks - banks.min())
-        per_wave: dict[int, int] = {}
-        low = int(banks.min())
-        for bank in np.flatnonzero(most):
-            owner = (int(bank) + low) // 32
-            per_wave[owner] = max(per_wave.get(owner, 0), int(most[bank]))
-        traffic.lds_conflicts += sum(value - 1 for value in per_wave.values())
-
-
-def _distinct(sorted_values: Array) -> int:
-    return int(1 + np.count_nonzero(np.diff(sorted_values)))
+def _changed(view: Array, at: Array, values: list[Array]) -> Array:
+    """Which lanes' stores change what memory holds."""
+    changed: Array = view[at] != values[0]
+    for i in range(1, len(values)):
+        changed |= view[at + i] != values[i]
+    return changed

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from pumice.emulator import float_math as fm
-from pumice.emulator.access import Shape, Traffic, count_traffic
 from pumice.emulator.decode import Instruction
 from pumice.emulator.spaces import Space
 from pumice.emulator.state import Array, State, Values
+from pumice.emulator.traffic import Shape, Traffic, count_traffic
 from pumice.errors import UnimplementedInstructionError
 
 _U32, _U64, _I32, _I64, _F32, _F64 = (

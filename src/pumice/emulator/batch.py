@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pumice.emulator.access import Traffic
 from pumice.emulator.global_memory import VectorMemory
+from pumice.emulator.lds import Lds
 from pumice.emulator.memory import PRIVATE_APERTURE, Memory
 from pumice.emulator.program import Block, Code, Program
 from pumice.emulator.sanitizer import Watch
-from pumice.emulator.spaces import Global, Lds, Private
+from pumice.emulator.spaces import Global, Private
 from pumice.emulator.state import ACC, EXEC, Array, State
+from pumice.emulator.traffic import Traffic
 from pumice.errors import KernelFaultError, UnimplementedInstructionError
 
 _PATIENCE = 2000  # blocks that one group may run while others wait
@@ -271,7 +272,7 @@ class Batch:
         if self.watch is not None and block.last is not None:
             self._check_barrier(block, ready)
         self.waiting &= ~ready[self.group_of]
-        self.lds.epoch[ready] += 1
+        self.lds.advance(ready, bool((ready == (live > 0)).all()))
         return True
 
     def _check_barrier(self, block: Block, ready: Array) -> None:

@@ -16,6 +16,7 @@ from pumice.emulator.matrix_table import GFX90A_OPCODES
 from pumice.emulator.names import canonical
 from pumice.errors import UnimplementedInstructionError, UnsupportedError
 
+_DPP = (233, 234, 250)
 _VOP3P_CDNA = 0b110100111
 _LD_SCALE = 0xD3AC  # the first half of V_MFMA_SCALE_*: V_MFMA_LD_SCALE_B32
 
@@ -161,7 +162,29 @@ def decode(code: bytes, pc: int, arch: str) -> Instruction:
         raise UnimplementedInstructionError(
             f"the word 0x{word:08x} at byte 0x{pc:x} is no known instruction of {arch}: {why}"
         ) from why
+    if fields.get("src0") in _DPP and "DPP" not in encoding and isa != "cdna":
+        more = _dpp_fields(fields["src0"], int.from_bytes(data[size : size + 4], "little"))
+        encoding += "_DPP16" if fields["src0"] == 250 else "_DPP8"
+        fields, size = {**fields, **more}, size + 4
     return Instruction(name, encoding, fields, pc, size, data[:size], mnemonic)
+
+
+def _dpp_fields(source: int, word: int) -> dict[str, int]:
+    """The word behind a DPP instruction that the tables don't take for one: a register, and 3 bits
+    for each of 8 lanes, or DPP16's control and masks.
+    """
+    if source == 250:
+        places = {
+            "dpp": (16, 8), "fi": (18, 18), "bc": (19, 19), "src0_neg": (20, 20),
+            "src0_abs": (21, 21), "src1_neg": (22, 22), "src1_abs": (23, 23),
+            "bank_mask": (27, 24), "row_mask": (31, 28),
+        }  # fmt: skip
+        found = {name: _bits(word, *place) for name, place in places.items()}
+    else:
+        found = {f"lane_sel_{i}": word >> 8 + 3 * i & 7 for i in range(8)}
+        found["fi"] = int(source == 234)
+    found["vsrc0"] = 256 + (word & 255)
+    return found
 
 
 def _mfma_gfx90a(data: bytes, pc: int) -> Instruction:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from pumice.binary.amdgpu import CodeObject, Kernel, read_code_object
 from pumice.binary.dwarf import LineTable, read_lines
-from pumice.emulator.access import Traffic
 from pumice.emulator.batch import Batch, Launch
 from pumice.emulator.decode import family
 from pumice.emulator.memory import Memory
@@ -27,6 +26,7 @@ from pumice.emulator.program import Code
 from pumice.emulator.report import LaunchReport
 from pumice.emulator.sanitizer import Watch
 from pumice.emulator.state import State
+from pumice.emulator.traffic import Traffic
 from pumice.errors import ArtifactError, UsageError
 
 _MAX_LANES = 16384  # lanes that run as one vector

@@ -10,13 +10,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pumice.emulator.access import Traffic, chosen_lanes, load, shape_of, store
+from pumice.emulator.access import chosen_lanes, load, store
 from pumice.emulator.atomics import atomic
 from pumice.emulator.decode import Instruction
+from pumice.emulator.lds import Lds
 from pumice.emulator.memory import PRIVATE_APERTURE, SHARED_APERTURE
 from pumice.emulator.operands import pair_getter, source
-from pumice.emulator.spaces import Global, Lds, Private, Space
+from pumice.emulator.spaces import Global, Private, Space
 from pumice.emulator.state import ACC, Array, State
+from pumice.emulator.traffic import Traffic, shape_of
 from pumice.errors import UnimplementedInstructionError
 
 Step = Callable[[], None]

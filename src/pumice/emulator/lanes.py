@@ -24,7 +24,7 @@ def dpp_lanes(inst: Instruction, lanes: int) -> tuple[Array, Array]:
     row, at = lane & ~15, lane & 15
     good = np.ones(lanes, bool)
     if "DPP8" in inst.encoding:
-        picks = np.array([inst.get(f"lane_sel_{i}", inst.get(f"lane_sel{i}")) for i in range(8)])
+        picks = np.array([inst.get(f"lane_sel_{i}") for i in range(8)])
         return (lane & ~7) + picks[lane & 7], good
     control = inst.dpp
     amount = control & 15

@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pumice.emulator.access import Shape, Traffic, chosen_lanes, load, shape_of, store
+from pumice.emulator.access import chosen_lanes, load, store
 from pumice.emulator.atomics import atomic
 from pumice.emulator.decode import Instruction
 from pumice.emulator.lanes import LANES
-from pumice.emulator.spaces import Lds
+from pumice.emulator.lds import Lds
 from pumice.emulator.state import ACC, State
+from pumice.emulator.traffic import Shape, Traffic, shape_of
 from pumice.errors import UnimplementedInstructionError
 
 Step = Callable[[], None]

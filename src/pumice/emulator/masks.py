@@ -10,9 +10,10 @@ import numpy as np
 
 from pumice.emulator import float_math as fm
 from pumice.emulator.decode import Instruction
+from pumice.emulator.lanes import dpp_keeps
 from pumice.emulator.operands import Source, destination, source, vector_put
 from pumice.emulator.state import EXEC, VCC, State
-from pumice.emulator.vector import sources
+from pumice.emulator.vector import dpp_masked, sources
 
 Step = Callable[[], None]
 _COMPARES: dict[str, Callable[[Any, Any], Any]] = {
@@ -66,6 +67,10 @@ def compare(state: State, inst: Instruction) -> Step | None:
     a, b = sources(state, inst, kinds)
     to = _destination(inst)
     get_a, get_b = a.get, b.get
+    keeps = dpp_keeps(state, inst) if "DPP" in inst.encoding else None
+    if keeps is not None:
+        inner, kept = function, keeps
+        function = lambda x, y: inner(x, y) & kept()  # noqa: E731
     if not to_exec:
         return lambda: state.put_lanes(to, function(get_a(), get_b()))
 
@@ -112,7 +117,7 @@ def _carry(state: State, inst: Instruction) -> Step:
         a, b = b, a
     to = _destination(inst)
     mask_at = inst.get("src2", VCC) if inst.encoding.startswith("VOP3") else VCC
-    put = vector_put(state, "u32", destination(inst.vdst))
+    put = _dpp(state, inst, vector_put(state, "u32", destination(inst.vdst)))
     get_a, get_b = a.get, b.get
     one, zero = np.uint32(1), np.uint32(0)
     subtract = "sub" in inst.name
@@ -157,9 +162,7 @@ def _cndmask(state: State, inst: Instruction) -> Step:
 
 def _dpp(state: State, inst: Instruction, put: Any) -> Any:
     if "DPP" in inst.encoding:
-        from pumice.emulator.vector import _dpp_masked
-
-        return _dpp_masked(state, inst, put)
+        return dpp_masked(state, inst, put)
     return put
 
 

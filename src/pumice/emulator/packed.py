@@ -122,6 +122,8 @@ def half_source(state: State, kind: str, code: int, literal: int, high: int) -> 
 def bind_packed(state: State, inst: Instruction, watch: Watch | None) -> Step | None:
     """A closure for a VOP3P instruction (or a dot product elsewhere); None when it is none."""
     name = inst.name
+    if "DPP" in inst.encoding and not name.startswith("v_dot"):
+        raise UnimplementedInstructionError("DPP of this operation")
     if name in _PACKED:
         return _packed(state, inst, watch)
     if name in _PACKED_F32 or name == "v_pk_mov_b32":

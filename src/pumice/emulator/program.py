@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pumice.binary.amdgpu import CodeObject, Kernel
-from pumice.emulator.access import Traffic
 from pumice.emulator.control import NOTHING, bind_control
 from pumice.emulator.decode import Instruction, decode, family
 from pumice.emulator.global_memory import VectorMemory
 from pumice.emulator.lanes import LANES
+from pumice.emulator.lds import Lds
 from pumice.emulator.local_memory import bind_local
 from pumice.emulator.masks import MASKED, compare
 from pumice.emulator.matrix_steps import bind_matrix, is_matrix
@@ -25,8 +25,8 @@ from pumice.emulator.matrix_table import instruction as matrix_row
 from pumice.emulator.packed import bind_packed
 from pumice.emulator.sanitizer import Watch
 from pumice.emulator.scalar import bind_scalar
-from pumice.emulator.spaces import Lds
 from pumice.emulator.state import EXEC, VCC, Array, State
+from pumice.emulator.traffic import Traffic
 from pumice.emulator.vector import bind_dual, bind_vector
 from pumice.errors import UnimplementedInstructionError, UnsupportedError
 

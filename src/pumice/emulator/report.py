@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pumice.emulator.access import Traffic
 from pumice.emulator.sanitizer import Fault
+from pumice.emulator.traffic import Traffic
 from pumice.errors import KernelFaultError
 
 # Findings that may be what the author wants: a row that is masked whole, for example.

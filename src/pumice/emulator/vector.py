@@ -9,7 +9,7 @@ import numpy as np
 
 from pumice.emulator.decode import Instruction
 from pumice.emulator.float_math import flush
-from pumice.emulator.lanes import dpp_source, sdwa_put, sdwa_source
+from pumice.emulator.lanes import dpp_keeps, dpp_source, sdwa_put, sdwa_source
 from pumice.emulator.operands import Source, destination, source, vector_put
 from pumice.emulator.sanitizer import Watch
 from pumice.emulator.state import VCC, State
@@ -134,7 +134,7 @@ def bind_vector(state: State, inst: Instruction, watch: Watch | None) -> Step | 
         keep = not state.cdna or bool(inst.get("opsel") & 8)
         put = vector_put(state, operation.result, destination(number), high=high, keep=keep)
     if "DPP" in inst.encoding:
-        put = _dpp_masked(state, inst, put)
+        put = dpp_masked(state, inst, put)
     return assemble(inst, function, bound, put, watch if operation.result in _FLOATS else None)
 
 
@@ -160,10 +160,8 @@ def _scalar_destination(state: State, inst: Instruction, kind: str) -> Callable[
     return put
 
 
-def _dpp_masked(state: State, inst: Instruction, put: Callable[[Any], None]) -> Any:
+def dpp_masked(state: State, inst: Instruction, put: Callable[[Any], None]) -> Any:
     """Lanes that DPP's row and bank masks, or a source that is not there, keep from writing."""
-    from pumice.emulator.lanes import dpp_keeps
-
     keeps = dpp_keeps(state, inst)
     if keeps is None:
         return put
@@ -286,4 +284,8 @@ def _dual_half(state: State, inst: Instruction, name: str, axis: str) -> Any:
             bound.append(source(state, kinds[1], vsrc1))
         if operation.accumulate:
             bound.append(source(state, kinds[2], vdst))
-    return operation.function, bound, vector_put(state, operation.result, destination(vdst))
+    function = operation.function
+    if state.flush32 and operation.result == "f32":
+        plain = function
+        function = lambda *a: flush(plain(*a).astype(np.float32))  # noqa: E731
+    return function, bound, vector_put(state, operation.result, destination(vdst))
