@@ -27,7 +27,7 @@ NOTHING = frozenset({
     "buffer_wbinvl1", "buffer_wbinvl1_vol", "global_inv", "global_wb", "global_wbinv", "v_nop",
     "v_pipeflush", "s_dcache_inv_vol", "s_dcache_wb_vol", "s_barrier_leave",
 })  # fmt: skip
-_MODE, _ROUND, _DENORM = 1, 0xF, 0xF0
+_MODE, _ROUND, _DENORM, _OVERFLOW = 1, 0xF, 0xF0, 1 << 23
 
 
 def bind_control(state: State, inst: Instruction, code_address: int) -> Step | None:
@@ -88,7 +88,7 @@ def _set_register(state: State, inst: Instruction) -> Step | None:
     if register != _MODE:
         return None  # hardware ids, trap settings: no kernel's results depend on them
     touched = ((1 << size) - 1) << offset
-    if not touched & (_ROUND | _DENORM):
+    if not touched & (_ROUND | _DENORM | _OVERFLOW):
         return None
     if inst.name == "s_setreg_imm32_b32":
         return _mode(state, touched, inst.literal << offset)
@@ -105,6 +105,12 @@ def _set_register(state: State, inst: Instruction) -> Step | None:
 def _mode(state: State, touched: int, value: int) -> Step | None:
     if value & touched & _ROUND:
         raise UnimplementedInstructionError(f"rounding mode 0x{value & touched & _ROUND:x}")
+    if touched & _OVERFLOW:
+
+        def overflow() -> None:
+            state.fp16_overflow = bool(value & _OVERFLOW)
+
+        return overflow
     return _denormals(state, value >> 4 & 0xF) if touched & 0x30 else None
 
 

@@ -69,9 +69,9 @@ def matrix_multiply(
     """D = A·B + C. All operands and the result: uint32 [waves, registers, lanes].
 
     c broadcasts: an inline constant is [1, 1, 1], already in the pattern of C's registers (16-bit
-    constants in both halves). RDNA3's 16-bit results leave the other half as it is in c, which is
-    D's register there. index: src2 of sparse instructions, [waves, 1, lanes]; c is then D's old
-    value. scale_a, scale_b: scale registers of V_MFMA_SCALE, [waves, 1, lanes].
+    constants in both halves), or [1, 2, 1] for f64. RDNA3's 16-bit results leave the other half as
+    it is in c, which is D's register there. index: src2 of sparse instructions, [waves, 1, lanes];
+    c is then D's old value. scale_a, scale_b: V_MFMA_SCALE's scale registers, [waves, 1, lanes].
     Errors: UnsupportedError for unknown instructions and fields, UsageError for misshapen operands,
     DeviceError for RDNA3 inputs whose copies differ.
     """
@@ -82,6 +82,8 @@ def matrix_multiply(
     waves, lanes = max(len(a), len(b)), modifiers.wave
     if waves == 0:
         return np.zeros((0, plan.d_registers, lanes), np.uint32)
+    if spec.out == "f64" and c.shape[1] == 2:  # a constant's two halves
+        c = np.tile(c, (1, plan.d_registers // 2, 1))
     c = np.broadcast_to(c, (waves, plan.d_registers, lanes))
     left = plan.a.values(a)  # [waves, blocks, m, k], sparse: k/2
     right = plan.b.values(b)  # [waves, blocks, n, k]
@@ -262,7 +264,9 @@ def _checked(
 
 
 def _scales(registers: Registers, rows: int, depth: int, byte: int) -> Array:
-    """float64 [waves, 1, rows, k]: a lane's byte scales the 32 values of K that the lane holds."""
+    """float64 [waves, 1, rows, k]: the byte of lane `rows·g + row` scales the row's values 32·g to
+    32·g + 31 of K, whichever lanes hold them.
+    """
     codes = (registers[:, 0] >> np.uint32(8 * byte)) & 0xFF  # [waves, lanes]
     factors = numbers.table(numbers.E8M0, dtype="float64").take(codes)
     by_row = factors.reshape(len(registers), depth // 32, rows).swapaxes(1, 2)

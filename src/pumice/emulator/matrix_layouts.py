@@ -66,7 +66,8 @@ def input_place(
 ) -> Place:
     """A's places as [blocks, m, k] or B's as [blocks, n, k]: B lies as A does, columns for rows.
 
-    A sparse instruction's A is [blocks, m, k/2], as stored. bits: of F8F6F4's elements.
+    A sparse instruction's A is [blocks, m, k/2], as stored. bits: of F8F6F4's elements; 8-bit ones
+    lie in two runs of 16 (as Triton's scaled dot products and AMD's examples have them).
     """
     bits = bits or BITS[spec.a if operand == "a" else spec.b]
     rows = spec.m if operand == "a" else spec.n
@@ -74,6 +75,9 @@ def input_place(
     row = np.arange(rows)[None, :, None]
     k = np.arange(depth)[None, None, :]
     block = np.arange(spec.blocks)[:, None, None]
+    if spec.a == "f8f6f4" and bits == 8:  # 16 values of the first half of K, 16 of the second
+        half, within = k // (depth // 2), k % (depth // 2)
+        return _place(bits, 16 * half + within % 16, (within // 16) * rows + row)
     if spec.kind in ("mfma", "smfmac"):
         run = depth * rows * spec.blocks // 64  # consecutive values of K in a lane
         return _place(bits, k % run, (k // run) * rows * spec.blocks + block * rows + row)

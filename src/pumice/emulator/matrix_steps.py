@@ -53,6 +53,12 @@ def bind_matrix(state: State, inst: Instruction) -> Step:
     spec = instruction(name)
     f = inst.fields
     mfma = spec.kind in ("mfma", "smfmac")
+    if mfma and "acc_cd" not in f:  # XF32, which the tables take for an ordinary VOP3P
+        f = {
+            **f,
+            "acc_cd": f["clmp"], "acc": f["opsel_hi"], "cbsz": f["neg_hi"], "blgp": f["neg"],
+            "abid": f["opsel"] | f["opsel_hi2"] << 3,
+        }  # fmt: skip
     acc, acc_cd = f.get("acc", 0), bool(f.get("acc_cd", 0))
     if not mfma:
         acc, acc_cd = 0, False

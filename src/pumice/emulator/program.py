@@ -15,6 +15,7 @@ import numpy as np
 from pumice.binary.amdgpu import CodeObject, Kernel
 from pumice.emulator.control import NOTHING, bind_control
 from pumice.emulator.decode import Instruction, decode, family
+from pumice.emulator.gfx950 import bind_gfx950
 from pumice.emulator.global_memory import VectorMemory
 from pumice.emulator.lanes import LANES
 from pumice.emulator.lds import Lds
@@ -275,7 +276,7 @@ class Program:
         special = MASKED.get(name) or LANES.get(name)
         if special is not None:
             return special(state, inst)
-        step = bind_packed(state, inst, self.watch)
+        step = bind_packed(state, inst, self.watch) or bind_gfx950(state, inst)
         if step is None:
             raise UnimplementedInstructionError("no such vector instruction is known")
         return step

@@ -49,6 +49,7 @@ class State:
         self.every: NDArray[np.int64] = np.arange(waves * lanes)  # flat numbers of all lanes
         self.dirty = True  # EXEC or `active` changed since `mask` was made
         self.flush32 = False  # denormal float32 results become zero
+        self.fp16_overflow = False  # MODE.FP16_OVFL: conversions to FP8 saturate
         self._rows: dict[tuple[str, int], Array] = {}
 
     # -- vector registers -------------------------------------------------------------------------
