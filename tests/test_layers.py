@@ -43,7 +43,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "server": _RUN,
     "compile_worker": _BUILD,
     "prepare": _BUILD,
-    "bench": _BUILD | _RUN | {"prepare"},
+    "torch": _OPERATORS | {"tuning", "runtime", "compiler"},
+    "bench": _BUILD | _RUN | {"prepare", "torch"},
     "cli": _BUILD | _RUN | {"prepare", "bench", "server"},
     "api": _RUN | {"prepare", "cli"},  # cli: its settings, for the cache's place
     "__main__": frozenset({"cli"}),
@@ -53,9 +54,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "tvm": ("operators", "tuning", "models", "compiler", "bench.microkernels"),
     "tvm_ffi": ("operators", "tuning", "models", "compiler", "bench.microkernels"),
-    "torch": (),
+    "torch": ("torch", "bench.operators"),
     "transformers": (),
-    "triton": (),
+    "triton": ("operators.triton.build", "torch", "bench.operators"),
     "matplotlib": ("bench.plot", "bench.serving_plot"),
     "httpx": ("bench.serving_client",),
     "llguidance": ("engine.grammar_matcher",),
