@@ -13,7 +13,7 @@ import numpy as np
 from pumice.dtypes import numpy_dtype
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import binary_key, build
-from pumice.operators.triton.plan import Problem, TensorSpec
+from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.targets import Target, get_target
 
 
@@ -34,7 +34,7 @@ class CaseResult:
 
 def case_problem(spec: Any, attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Problem:
     given = {name: TensorSpec(array.shape, array.dtype.name) for name, array in inputs.items()}
-    return Problem(spec.name, {**given, **spec.output_specs(attrs, given)}, attrs)
+    return make_problem(spec, attrs, given)
 
 
 def tolerance_of(spec: Any, problem: Problem, output: str) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from pumice.operators.base import OperatorSpec
 from pumice.operators.registry import GPU_OPERATORS
 from pumice.operators.triton.plan import Problem, TensorSpec
 
@@ -18,13 +17,6 @@ from pumice.operators.triton.plan import Problem, TensorSpec
 def module_of(operator: str) -> Any:
     """The module of an operator's spec, with its BENCH rows."""
     return importlib.import_module(GPU_OPERATORS[operator].partition(":")[0])
-
-
-def make_problem(
-    spec: OperatorSpec, attrs: Mapping[str, Any], inputs: Mapping[str, TensorSpec]
-) -> Problem:
-    assert spec.output_specs is not None
-    return Problem(spec.name, {**inputs, **spec.output_specs(attrs, inputs)}, attrs)
 
 
 def random_tensor(spec: TensorSpec, name: str, device: str, generator: Any) -> torch.Tensor:

@@ -43,7 +43,8 @@ class Timing:
 
 def rows_of(operator: str, pattern: str = "") -> list[tuple[OperatorSpec, str, Problem, Any]]:
     """(spec, label, problem, input specs) of an operator's benchmark rows that hold `pattern`."""
-    from pumice.bench.operators.inputs import make_problem, module_of
+    from pumice.bench.operators.inputs import module_of
+    from pumice.operators.triton.plan import make_problem
 
     spec = get_spec(operator)
     bench: Iterable[Row] = getattr(module_of(operator), "BENCH", ())
@@ -133,10 +134,12 @@ class OperatorBench:
         """Every candidate and every peer on one problem, fastest first."""
         import torch
 
+        from pumice.bench.operators import aiter
         from pumice.bench.operators.inputs import make_tensors
         from pumice.bench.operators.peers import OTHER_RESULT, peers_of
         from pumice.bench.operators.timing import copies_for, microseconds
         from pumice.torch.launch import BoundPlan, candidates
+        from pumice.torch.vendor import vendors_of
 
         assert spec.work is not None
         work = spec.work(problem)
@@ -164,13 +167,18 @@ class OperatorBench:
                 timing.tflop_per_s = work.flops / seconds / 1e12
             found.append(timing)
 
-        for name, peer in peers_of(problem).items():
-            if against == "" and name not in OTHER_RESULT:
+        peers = dict(peers_of(problem))
+        if aiter.available() and (theirs := aiter.peer_of(problem)) is not None:
+            peers[aiter.NAME] = theirs
+        for name, peer in peers.items():
+            if against == "" and name not in OTHER_RESULT | {aiter.NAME}:
                 try:
                     reference, against = peer(pristine).double(), name
                 except Exception as error:
                     self.say(f"{spec.name} {label}: peer {name}: {error}")
             measure(name, {}, peer)
+        for name, call in vendors_of(problem).items():
+            measure(name, {}, call)
         for kernel, config in candidates(problem, self.target):
             reference, against = self._candidate(
                 kernel, config, label, problem, pristine, reference, against, found, measure,
