@@ -44,6 +44,8 @@ def get_spec(name: str) -> OperatorSpec:
 
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
 GPU_OPERATORS: dict[str, str] = {
+    "batched_gemm": "pumice.operators.batched_gemm.spec:SPEC",
+    "gated_gemm": "pumice.operators.gated_gemm.spec:SPEC",
     "gemm": "pumice.operators.gemm.spec:SPEC",
     "gemm_fp8": "pumice.operators.gemm_fp8.spec:SPEC",
     "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
