@@ -54,10 +54,14 @@ class GatedTiled:
         product = of_problem(problem)
         fp8 = product.dtype in FP8
         found = tiles8(product, target) if fp8 else tiles.tiles_for(product, target)
+        # Two fragments of w at a time do not fit beside the largest sums.
+        largest = 128 * 256 if target.matrix_unit in ("wgmma", "mfma", "wmma") else 128 * 128
+        if target.matrix_unit == "tcgen05" and not fp8:
+            largest = 128 * 256
         fits = [
             tile
             for tile in found
-            if tile.BN >= 32 and not tile.BN & (tile.BN - 1) and (not fp8 or tile.BN <= 256)
+            if tile.BN >= 32 and not tile.BN & (tile.BN - 1) and tile.BM * tile.BN <= largest
         ]
         halved = [replace(tile, BN=max(16, tile.BN // 2), halves=1) for tile in fits]
         # Ordered by the whole tile, which is what a program multiplies.
