@@ -55,13 +55,14 @@ class GatedTiled:
         fp8 = product.dtype in FP8
         found = tiles8(product, target) if fp8 else tiles.tiles_for(product, target)
         # Two fragments of w at a time do not fit beside the largest sums.
-        largest = 128 * 256 if target.matrix_unit in ("wgmma", "mfma", "wmma") else 128 * 128
-        if target.matrix_unit == "tcgen05" and not fp8:
-            largest = 128 * 256
+        crowded = target.matrix_unit == "mma" or (target.matrix_unit == "tcgen05" and fp8)
+        most = 64 if crowded else 256  # sums of a lane
         fits = [
             tile
             for tile in found
-            if tile.BN >= 32 and not tile.BN & (tile.BN - 1) and tile.BM * tile.BN <= largest
+            if tile.BN >= 32
+            and not tile.BN & (tile.BN - 1)
+            and tile.BM * tile.BN <= most * tile.warps * target.wave
         ]
         halved = [replace(tile, BN=max(16, tile.BN // 2), halves=1) for tile in fits]
         # Ordered by the whole tile, which is what a program multiplies.
