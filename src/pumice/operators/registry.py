@@ -50,6 +50,7 @@ GPU_OPERATORS: dict[str, str] = {
     "gemm_fp8": "pumice.operators.gemm_fp8.spec:SPEC",
     "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
     "gemm_int8": "pumice.operators.gemm_int8.spec:SPEC",
+    "moe_gemm": "pumice.operators.moe_gemm.spec:SPEC",
     "topk_softmax": "pumice.operators.topk_softmax.spec:SPEC",
 }
 

@@ -1,9 +1,9 @@
 """topk_softmax: every token's experts and their weights, from the router's logits.
 
 attrs: topk; scoring ("softmax" by default, or "sigmoid"); renormalize (True by default: weights of
-a token add up to 1); scale (1.0: a factor of the weights); groups and groups_kept (1 and 1): experts
-stand in equal groups, and only the best groups' experts are chosen from. With `bias`, choices (not
-weights) are made by score + bias, and a group counts by its two best (DeepSeek-V3,
+a token add up to 1); scale (1.0: a factor of the weights); groups and groups_kept (1 and 1):
+experts stand in equal groups, and only the best groups' experts are chosen from. With `bias`,
+choices (not weights) are made by score + bias, and a group counts by its two best (DeepSeek-V3,
 arXiv:2412.19437, 2.1.2); without, by its best (DeepSeek-V2, arXiv:2405.04434). Of equal scores the
 lower expert comes first.
 """
