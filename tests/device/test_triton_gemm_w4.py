@@ -60,8 +60,8 @@ def test_amd(run: Any) -> None:
 
 OTHER: list[tuple[Any, dict[str, int]]] = [
     (Gemv(), {"rows": 16, "groups": 8, "warps": 4, "stages": 3, "code": 0}),
-    (Matrix(), {"warps": 2, "repeat": 2, "unroll": 2, "stages": 1, "code": 0}),
-    (Matrix(), {"warps": 4, "repeat": 2, "unroll": 1, "stages": 3}),
+    (Matrix(), {"warps": 2, "repeat": 2, "ahead": 1, "unroll": 2, "stages": 1, "code": 0}),
+    (Matrix(), {"warps": 4, "repeat": 2, "ahead": 0, "unroll": 1, "stages": 3}),
     (Tiled(), {"bm": 16, "bn": 32, "bk": 128, "warps": 4, "stages": 2, "split": 2, "code": 0}),
 ]
 
