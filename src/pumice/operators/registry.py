@@ -44,12 +44,19 @@ def get_spec(name: str) -> OperatorSpec:
 
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
 GPU_OPERATORS: dict[str, str] = {
+    "gemm": "pumice.operators.gemm.spec:SPEC",
+    "flash_attention": "pumice.operators.flash_attention.spec:SPEC",
+    "paged_attention": "pumice.operators.paged_attention.spec:SPEC",
+    "paged_prefill": "pumice.operators.paged_prefill.spec:SPEC",
     "activation_mul": "pumice.operators.activation_mul.spec:SPEC",
     "dequantize_fp8": "pumice.operators.quantize_fp8.spec:DEQUANTIZE_SPEC",
     "dequantize_w4": "pumice.operators.gemm_w4.spec:DEQUANTIZE_SPEC",
     "gemm_w4": "pumice.operators.gemm_w4.spec:SPEC",
     "norm": "pumice.operators.norm.spec:SPEC",
     "quantize_fp8": "pumice.operators.quantize_fp8.spec:SPEC",
+    "gemm_fp8": "pumice.operators.gemm_fp8.spec:SPEC",
+    "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
+    "gemm_int8": "pumice.operators.gemm_int8.spec:SPEC",
 }
 
 

@@ -34,6 +34,7 @@ class Binary:
     parameters: tuple[tuple[str, str], ...]
     threads: int
     metadata: Any
+    compiled: Any  # Triton's own object, which launches where its driver is
 
 
 def signature(launch: Launch, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
@@ -123,6 +124,21 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
         parameters=tuple((name, kind) for name, kind in types.items() if kind != "constexpr"),
         threads=launch.num_warps * target.wave,
         metadata=compiled.metadata,
+        compiled=compiled,
+    )
+
+
+def binary_key(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> Any:
+    """What a binary depends on: launches of one key share one, whatever their sizes."""
+    return (
+        launch.kernel,
+        tuple(signature(launch, tensors).values()),
+        tuple(sorted(index for (index,) in _divisible(launch, tensors))),
+        tuple(sorted(launch.constants.items())),
+        launch.num_warps,
+        launch.num_stages,
+        tuple(sorted(launch.options.get(target.api, {}).items())),
+        target.name,
     )
 
 

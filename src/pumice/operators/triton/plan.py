@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pumice.dtypes import itemsize
 from pumice.targets import Target
+
+if TYPE_CHECKING:
+    from pumice.operators.base import OperatorSpec
 
 Config = Mapping[str, int]
 
@@ -74,11 +77,18 @@ class Problem:
 
     tensors: argument name → its spec, inputs and outputs, named as in the operator's `spec.py`; an
     optional argument that is not given is absent. attrs: static values ("causal", "eps", …).
+    outputs: names of tensors that the call only writes.
     """
 
     operator: str
     tensors: Mapping[str, TensorSpec]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: frozenset[str] = frozenset()
+
+    @property
+    def inputs(self) -> dict[str, TensorSpec]:
+        """The tensors that are given, those changed in place among them."""
+        return {name: t for name, t in self.tensors.items() if name not in self.outputs}
 
     def __post_init__(self) -> None:
         key = (
@@ -100,6 +110,15 @@ class Problem:
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
+
+
+def make_problem(
+    spec: OperatorSpec, attrs: Mapping[str, Any], inputs: Mapping[str, TensorSpec]
+) -> Problem:
+    """The problem of a call: its inputs, and the outputs that follow from them."""
+    assert spec.output_specs is not None, f"{spec.name} is no GPU operator"
+    made = spec.output_specs(attrs, inputs)
+    return Problem(spec.name, {**inputs, **made}, attrs, frozenset(made) - frozenset(inputs))
 
 
 @dataclass(frozen=True)
