@@ -23,7 +23,7 @@ Case = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 def _weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     zeros = inputs.get("zeros", int(attrs["zero"]))
-    return dequantize(inputs["w"], inputs["scales"], zeros, str(attrs["packing"]))
+    return dequantize(inputs["w"], inputs["scales"], zeros, str(attrs.get("packing", "rows")))
 
 
 def reference(

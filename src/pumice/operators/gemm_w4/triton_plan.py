@@ -42,7 +42,7 @@ def weight_reason(operator: str, problem: Problem, target: Target) -> str | None
     k = w.shape[1] * 8
     if group % 32 or group & (group - 1) or k % group:
         return f"{operator}: group {group} must be 32, 64, 128 … and divide K = {k}"
-    packing = problem.attrs["packing"]
+    packing = problem.attrs.get("packing", "rows")
     if packing not in ("rows", "blocks") or (packing == "blocks" and k % 128):
         return f"{operator}: packing {packing!r} must be 'rows', or 'blocks' where 128 divides K"
     for name, dtype in (("scales", "float16"), ("zeros", "uint8")):
@@ -80,7 +80,7 @@ def instructions(target: Target) -> int:
 
 
 def _blocks(problem: Problem) -> bool:
-    return bool(problem.attrs["packing"] == "blocks")
+    return bool(problem.attrs.get("packing", "rows") == "blocks")
 
 
 def _common(problem: Problem) -> tuple[dict[str, str | int | float], dict[str, Any]]:
@@ -168,7 +168,7 @@ class Gemv:
         if (reason := gemm_reason(problem, target)) is not None:
             return reason
         x = problem["x"]
-        if problem.attrs["packing"] != "rows":
+        if problem.attrs.get("packing", "rows") != "rows":
             return "gemm_w4: this kernel reads weights packed in 'rows'"
         if x.shape[0] > MOST_TOKENS:
             return f"gemm_w4: {x.shape[0]} tokens; this kernel takes up to {MOST_TOKENS}"
