@@ -60,17 +60,18 @@ def _(
 @torch.library.custom_op("pumice::gemm_w4", mutates_args=())
 def gemm_w4(
     x: Tensor, w: Tensor, scales: Tensor, zeros: Tensor | None = None,
-    bias: Tensor | None = None, group: int = 32, zero: int = 7,
+    bias: Tensor | None = None, group: int = 32, zero: int = 7, packing: str = "rows",
 ) -> Tensor:  # fmt: skip
     """x[M, K] · dequantize(w)ᵀ + bias; w int32[N, K/8] packed as `operators/gemm_w4/layout.py`."""
     tensors = {"x": x, "w": w, "scales": scales, "zeros": zeros, "bias": bias}
-    return call("gemm_w4", tensors, {"group": group, "zero": zero})["out"]
+    attrs = {"group": group, "zero": zero, "packing": packing}
+    return call("gemm_w4", tensors, attrs)["out"]
 
 
 @gemm_w4.register_fake
 def _(
     x: Tensor, w: Tensor, scales: Tensor, zeros: Tensor | None = None,
-    bias: Tensor | None = None, group: int = 32, zero: int = 7,
+    bias: Tensor | None = None, group: int = 32, zero: int = 7, packing: str = "rows",
 ) -> Tensor:  # fmt: skip
     return x.new_empty((x.shape[0], w.shape[0]))
 
