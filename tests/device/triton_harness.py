@@ -7,12 +7,13 @@ ordinary compiled ones for the tests that compile them: only a launch here inter
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 import torch
 import triton
+import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
@@ -76,6 +77,12 @@ def _dot(self: Any, a: Any, b: Any, total: Any, *_: Any) -> Any:
     return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
 
 
+class _Everywhere:
+    """A function as `_patch_lang` sees it, in whose module all of the language is visible."""
+
+    __globals__: ClassVar[dict[str, Any]] = {"tl": tl, "core": tl.core}
+
+
 def _interpreter(function: Any) -> InterpretedFunction:
     if function.fn not in _interpreted:
         _interpreted[function.fn] = InterpretedFunction(function.fn)
@@ -117,6 +124,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
     before = {name: getattr(interpreter, name) for name in _PATCHES}
     for name, patch in _PATCHES.items():
         setattr(interpreter, name, patch)
+    # A library function of Triton's (philox) patches the language's core and leaves it so.
+    scope = interpreter._patch_lang(_Everywhere)
     dot = interpreter.InterpreterBuilder.create_dot
     interpreter.InterpreterBuilder.create_dot = _dot
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
@@ -132,6 +141,7 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
     finally:
         triton.runtime.jit.JITFunction.__call__ = nested
         interpreter.InterpreterBuilder.create_dot = dot
+        scope.restore()
         for name, original in before.items():
             setattr(interpreter, name, original)
 
