@@ -13,7 +13,8 @@ from triton.runtime.interpreter import InterpreterBuilder
 from triton_cases import check, runs
 from triton_harness import interpret, make_problem, relative_error, to_numpy, to_torch
 
-from pumice.operators.gemm_w4.spec import DEQUANTIZE_SPEC, SPEC, make_weight
+from pumice.operators.gemm_w4.dequantize_spec import SPEC as DEQUANTIZE_SPEC
+from pumice.operators.gemm_w4.spec import SPEC, make_weight
 from pumice.operators.gemm_w4.triton_plan import Gemv, Matrix, Tiled
 from pumice.operators.triton.plan import Problem, TensorSpec
 from pumice.targets import get_target

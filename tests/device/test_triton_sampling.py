@@ -28,7 +28,7 @@ def test_case(run: Any) -> None:
 
 def test_several_blocks() -> None:
     for spec, config in ((SPECS[0], {"block": 256, "warps": 4}),):
-        for attrs, inputs in spec.cases(np.random.default_rng(5)):
+        for attrs, inputs in spec.cases(np.random.default_rng(5))[5:8]:
             check(spec, triton_kernels_of(spec.name)[0], attrs, inputs, HOPPER, config)
     for attrs, inputs in SPECS[1].cases(np.random.default_rng(5)):
         config = {"rows": 2, "block": 128, "warps": 4}
