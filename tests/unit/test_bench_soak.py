@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pumice.bench.soak import Evidence, judge
-from pumice.bench.soak_clients import CHAT, Clients, Report, questions, solo
+from pumice.bench.soak_clients import CHAT, Clients, Report, Solo, questions, solo
 from pumice.bench.soak_server import State
 
 ENGINE = {"running": 0.0, "waiting": 0.0, "blocks": 128.0, "blocks_in_use": 0.0}
@@ -43,6 +43,7 @@ def test_a_good_server_passes() -> None:
     ("changes", "name"),
     [
         ({"cut": 6}, "clients that came to their end"),
+        ({"report": Report(compared=3, ties=3)}, "answers equal to those given alone"),
         ({"report": Report()}, "answers equal to those given alone"),
         ({"report": Report(compared=9, differing=["x"])}, "answers equal to those given alone"),
         ({"report": Report(compared=9, wrong=["x"])}, "nothing wrong for a client"),
@@ -61,6 +62,10 @@ def test_every_check_can_fail(changes: dict[str, Any], name: str) -> None:
     assert failed(evidence(**changes)) == [name]
 
 
+SENT = {"messages", "max_tokens", "temperature", "stream"}
+LEADS = {"the": 3.0, " same": 0.01}
+
+
 class Service:
     """Answers every question with the same text; `spoil(count)` may replace an answer."""
 
@@ -71,7 +76,7 @@ class Service:
     async def chat(self, request: Request) -> Response:
         try:
             body = json.loads(await request.body())
-            good = set(body) == {"messages", "max_tokens", "temperature", "stream"}
+            good = set(body) - {"logprobs", "top_logprobs"} == SENT
         except (ValueError, TypeError, RecursionError):
             good = False
         if not good:
@@ -82,7 +87,12 @@ class Service:
             return spoiled
         text = "the same" if spoiled is None else spoiled
         if not body["stream"]:
-            return JSONResponse({"choices": [{"message": {"content": text}}]})
+            tops = [
+                {"token": t, "top_logprobs": [{"logprob": -1.0 - lead}, {"logprob": -1.0}]}
+                for t, lead in LEADS.items()
+            ]
+            choice = {"message": {"content": text}, "logprobs": {"content": tops}}
+            return JSONResponse({"choices": [choice]})
         parts = [{"choices": [{"delta": {"content": c}}]} for c in text]
         lines = [f"data: {json.dumps(part)}\n\n" for part in parts]
         return StreamingResponse(iter([*lines, "data: [DONE]\n\n"]), media_type="text/event-stream")
@@ -95,9 +105,11 @@ def crowd(spoil: Callable[[int], Response | str | None] = lambda count: None) ->
 
     async def act(port: int) -> Report:
         answers = {q: await solo(port, q) for q in questions(5, 0)}
-        assert set(answers.values()) == {"the same"}
+        [answer] = set(answers.values())
+        assert answer.text == "the same" and answer.tokens == tuple(LEADS)
+        assert answer.leads == pytest.approx(tuple(LEADS.values()))
         service.spoil = spoil
-        clients = Clients(port, answers, seed=1)
+        clients = Clients(port, answers, seed=1, tie=0.02)
         await asyncio.gather(*(clients.one() for _ in range(60)))
         return clients.report
 
@@ -114,6 +126,21 @@ def test_clients_of_a_good_server() -> None:
 def test_clients_see_another_answer() -> None:
     report = crowd(lambda count: "another" if count % 2 else None)
     assert 0 < len(report.differing) < report.compared and report.wrong == []
+
+
+def test_clients_know_a_tie() -> None:
+    report = crowd(lambda count: "the other" if count % 2 else None)
+    assert 0 < report.ties < report.compared and report.differing == []
+
+
+def test_where_answers_part() -> None:
+    alone = Solo("ab cd", ("ab", " c", "d"), (0.5, 0.01, 0.5))
+    assert alone.parts_at_a_tie("ab x", 0.02)
+    assert alone.parts_at_a_tie("ab cx", 0.02)  # after a rival that begins alike
+    assert not alone.parts_at_a_tie("ax", 0.02)
+    assert not alone.parts_at_a_tie("ab x", 0.0)
+    assert not alone.parts_at_a_tie("ab cd and more", 0.02)
+    assert not Solo("", (), ()).parts_at_a_tie("x", 0.02)
 
 
 def test_clients_come_again_when_the_server_is_busy() -> None:

@@ -1,8 +1,8 @@
 """`python -m pumice.bench.soak` (scripts/soak): many clients for some minutes, and what is left.
 
 Questions are answered alone first; then clients come at random times, and every greedy answer that
-is read to its end must be the one that was given alone. Afterwards the server must hold what it
-held before: no block of the cache, no further thread, descriptor or task, no more memory.
+is read to its end must be the one that was given alone, ties aside. Afterwards the server must hold
+what it held before: no block of the cache, no further thread, descriptor or task, no more memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pumice.bench.soak_clients import Clients, Question, Report, questions, solo
+from pumice.bench.soak_clients import Clients, Question, Report, Solo, questions, solo
 from pumice.bench.soak_http import exchange
 from pumice.bench.soak_server import SoakServer, State, running
 from pumice.errors import PumiceError
 
 DEFAULT_MODEL = "smollm2-135m"
+TIE = 0.02  # ten times what the batch was seen to change a token's log probability by
 _QUESTIONS = 24
 _CONTEXT = 1024
 _CACHE_TOKENS = 4096  # small: requests compete for it, and all of it is touched before the load
@@ -67,11 +68,12 @@ def judge(seen: Evidence) -> list[Check]:
     left = after.rss_bytes - max(before.rss_bytes, _middle(early))
     faults = [line.strip() for line in seen.log if "Traceback" in line or "Error" in line]
     first = report.differing[:1]
+    equal = report.compared - report.ties - len(report.differing)
     return [
         Check("clients that came to their end", seen.cut * 20 <= seen.clients,
               f"{seen.clients - seen.cut} of {seen.clients}"),
-        Check("answers equal to those given alone", report.compared > 0 and not report.differing,
-              f"{report.compared - len(report.differing)} of {report.compared} {' '.join(first)}"),
+        Check("answers equal to those given alone", equal > 0 and not report.differing,
+              f"{equal} of {report.compared}, {report.ties} parted at a tie {' '.join(first)}"),
         Check("nothing wrong for a client", not report.wrong,
               f"{len(report.wrong)} {' '.join(report.wrong[:1])}"),
         Check("requests that run or wait", after.idle,
@@ -94,12 +96,12 @@ def _middle(values: Sequence[int]) -> int:
 
 
 async def load(
-    server: SoakServer, clients: int, seconds: float, seed: int
+    server: SoakServer, clients: int, seconds: float, seed: int, tie: float
 ) -> tuple[State, State, list[int], Report, int]:
     """State before and after, memory in between, the clients' report, and how many were cut off."""
     answers = await _answers_alone(server, min(_QUESTIONS, clients), seed)
     await _touch_cache(server)
-    crowd = Clients(server.port, answers, seed)
+    crowd = Clients(server.port, answers, seed, tie=tie)
     await asyncio.gather(*(crowd.one() for _ in range(16)))  # what is made once is made now
     crowd.report = Report()
     before = await _settled(server)
@@ -137,7 +139,7 @@ async def load(
     return before, after, memory, crowd.report, len(unfinished)
 
 
-async def _answers_alone(server: SoakServer, count: int, seed: int) -> dict[Question, str]:
+async def _answers_alone(server: SoakServer, count: int, seed: int) -> dict[Question, Solo]:
     asked = questions(count, seed)
     _say(f"{len(asked)} questions, each alone")
     return {question: await solo(server.port, question) for question in asked}
@@ -170,11 +172,13 @@ async def _settled(server: SoakServer, wanted: State | None = None) -> State:
         await asyncio.sleep(0.5)
 
 
-def run(model: str, clients: int, seconds: float, seed: int, more: Sequence[str]) -> list[Check]:
+def run(
+    model: str, clients: int, seconds: float, seed: int, tie: float, more: Sequence[str]
+) -> list[Check]:
     """Starts a server, loads it and judges what is left."""
     arguments = [model, "--context", str(_CONTEXT), "--cache-tokens", str(_CACHE_TOKENS), *more]
     with running(arguments) as server:
-        before, after, memory, report, cut = asyncio.run(load(server, clients, seconds, seed))
+        before, after, memory, report, cut = asyncio.run(load(server, clients, seconds, seed, tie))
         server.end()
     for kind, count in sorted(report.done.items()):
         _say(f"{count:5d} {kind}")
@@ -193,12 +197,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=1000, help="in all [1000]")
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"[{DEFAULT_MODEL}]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--tie", type=float, default=TIE,
+        help=f"nats between two tokens below which either may come; 0: never [{TIE}]",
+    )  # fmt: skip
     parser.add_argument("serve", nargs="*", help="after --: further options of `pumice serve`")
     given = parser.parse_args(arguments)
     if not 1 <= given.seconds <= 3600 or not 1 <= given.clients <= 100_000:
         parser.error("allowed: 1 to 3600 seconds, 1 to 100000 clients")
     try:
-        checks = run(given.model, given.clients, given.seconds, given.seed, given.serve)
+        checks = run(given.model, given.clients, given.seconds, given.seed, given.tie, given.serve)
     except PumiceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

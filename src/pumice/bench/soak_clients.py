@@ -32,22 +32,51 @@ class Question:
     text: str
     max_tokens: int
 
-    def body(self, *, stream: bool) -> bytes:
+    def body(self, *, stream: bool, **more: Any) -> bytes:
         request = {
             "messages": [{"role": "user", "content": self.text}],
-            "max_tokens": self.max_tokens, "temperature": 0, "stream": stream,
+            "max_tokens": self.max_tokens, "temperature": 0, "stream": stream, **more,
         }  # fmt: skip
         return json.dumps(request).encode()
 
 
+@dataclass(frozen=True)
+class Solo:
+    """A question's answer when nobody else asks. tokens: their texts. leads: by how much each was
+    likelier than the next best token, in nats.
+
+    The sums of a step depend on the batch in their last bits, so that two tokens that are as good
+    as equally likely may change places: an answer may part from this one there, and only there.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    leads: tuple[float, ...]
+
+    def parts_at_a_tie(self, text: str, tie: float) -> bool:
+        """Whether another answer differs first where the lead is below `tie`. The token before
+        counts as well: its rival may begin with the same characters.
+        """
+        pairs = zip(text, self.text, strict=False)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(self.text)))
+        end = 0
+        for place, token in enumerate(self.tokens):
+            end += len(token)
+            if end > same:
+                return min(self.leads[max(0, place - 1) : place + 1]) < tie
+        return bool(self.leads) and self.leads[-1] < tie
+
+
 @dataclass
 class Report:
-    """What the clients saw. done: kind → clients that came to their end. differing: answers that
-    are not those given alone. wrong: what else must not be. busy: answers 429, asked again.
+    """What the clients saw. done: kind → clients that came to their end. ties: answers that parted
+    from those given alone at a tie. differing: at another place. wrong: what else must not be.
+    busy: answers 429, asked again.
     """
 
     done: Counter[str] = field(default_factory=Counter)
     compared: int = 0
+    ties: int = 0
     differing: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     busy: int = 0
@@ -60,17 +89,30 @@ def questions(count: int, seed: int) -> list[Question]:
     return [Question(text, draw.randint(8, 32)) for text in draw.sample(texts, count)]
 
 
-async def solo(port: int, question: Question) -> str:
-    """The answer when nobody else asks."""
-    answer = await exchange(port, "POST", CHAT, question.body(stream=False))
-    return str(json.loads(answer.body)["choices"][0]["message"]["content"])
+async def solo(port: int, question: Question) -> Solo:
+    """Asks when nobody else does."""
+    body = question.body(stream=False, logprobs=True, top_logprobs=2)
+    answer = await exchange(port, "POST", CHAT, body)
+    choice = json.loads(answer.body)["choices"][0]
+    entries = choice["logprobs"]["content"]
+    values = [sorted((top["logprob"] for top in e["top_logprobs"]), reverse=True) for e in entries]
+    return Solo(
+        choice["message"]["content"],
+        tuple(entry["token"] for entry in entries),
+        tuple(best - next_best for best, next_best in values),
+    )
 
 
 class Clients:
-    """Draws clients and lets them act. answers: of the questions, each asked alone."""
+    """Draws clients and lets them act. answers: of the questions, each asked alone. tie: see
+    `Solo`.
+    """
 
-    def __init__(self, port: int, answers: Mapping[Question, str], seed: int) -> None:
+    def __init__(
+        self, port: int, answers: Mapping[Question, Solo], seed: int, *, tie: float
+    ) -> None:
         self._port = port
+        self._tie = tie
         self._answers = answers
         self._questions = list(answers)
         self._draw = random.Random(seed)
@@ -184,10 +226,13 @@ class Clients:
 
     def _compare(self, question: Question, text: str) -> None:
         self.report.compared += 1
-        if text != self._answers[question]:
-            self.report.differing.append(
-                f"{question.text!r}: {text!r} instead of {self._answers[question]!r}"
-            )
+        alone = self._answers[question]
+        if text == alone.text:
+            return
+        if alone.parts_at_a_tie(text, self._tie):
+            self.report.ties += 1
+        else:
+            self.report.differing.append(f"{question.text!r}: {text!r} instead of {alone.text!r}")
 
     def _text_of(self, event: dict[str, Any]) -> str:
         if "error" in event:
