@@ -54,7 +54,9 @@ GPU_OPERATORS: dict[str, str] = {
     "gemm_w4": "pumice.operators.gemm_w4.spec:SPEC",
     "norm": "pumice.operators.norm.spec:SPEC",
     "quantize_fp8": "pumice.operators.quantize_fp8.spec:SPEC",
+    "gemm_fp8": "pumice.operators.gemm_fp8.spec:SPEC",
     "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
+    "gemm_int8": "pumice.operators.gemm_int8.spec:SPEC",
 }
 
 

@@ -96,7 +96,7 @@ class FlashAttention:
         long = long_tiles(target, widest)
         if group == 1 or rows >= 128:
             return long
-        packed = [
+        packed: list[Config] = [
             {**tile, "PACK": group}
             for tile in short_tiles(target, widest)
             if tile["BLOCK_M"] >= group and tile["BLOCK_M"] < max(32, 2 * rows * group)
@@ -216,14 +216,14 @@ def _long(target: Target, width: int) -> list[_Tile]:
             return [(128, 64, 4, 3), (128, 128, 8, 3), (128, 128, 4, 2), (64, 128, 4, 3),
                     (64, 64, 4, 4), (128, 64, 8, 4)]  # fmt: skip
         if width <= 128:
-            return [(128, 128, 8, 2), (128, 64, 4, 2), (128, 64, 8, 3), (128, 64, 8, 2),
+            return [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 8, 2),
                     (64, 128, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2)]  # fmt: skip
         return [(128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3), (64, 32, 4, 3)]
     if unit == "mma":
         if width <= 128:
-            return [(128, 64, 8, 2), (64, 64, 4, 3 if target.shared_bytes > 100 << 10 else 2),
-                    (128, 32, 4, 2), (128, 64, 4, 2)]  # fmt: skip
-        return [(64, 32, 4, 2), (128, 32, 8, 1), (32, 32, 4, 2)]
+            stages = 3 if target.shared_bytes > 100 << 10 else 2
+            return [(128, 64, 8, 2), (128, 32, 8, stages), (64, 64, 8, stages), (64, 32, 4, 2)]
+        return [(64, 32, 8, 2), (64, 64, 8, 1), (32, 32, 4, 2)]
     if unit == "mfma":
         if width <= 64:
             return [(128, 64, 4, 1, 2), (256, 64, 8, 1, 2), (128, 128, 4, 1, 2), (64, 64, 4, 1, 2)]
@@ -233,8 +233,8 @@ def _long(target: Target, width: int) -> list[_Tile]:
     if width <= 64:
         return [(128, 32, 8, 1), (64, 32, 4, 1), (64, 16, 4, 1)]
     if doubled_operands(target):
-        rows = [(128, 16, 8, 1), (64, 16, 4, 1)]
-        return rows if width <= 128 else [(128, 16, 8, 1, 0, 64), (64, 16, 4, 1, 0, 64)]
+        v = 256 if width <= 128 else 64
+        return [(128, 16, 8, 1, 0, v), (64, 16, 4, 1, 0, v)]
     if width <= 128:
         return [(128, 32, 8, 1), (64, 32, 4, 1), (128, 16, 8, 1)]
     return [(64, 16, 8, 1), (32, 16, 4, 1)]

@@ -21,6 +21,22 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def decode_e4m3(x):
+    """8-bit floats as float16, exactly: their bits are moved into place, where the exponent's bias
+    is 15 and not 7 (e4m3fn; fnuz: 8). A few integer operations, for devices that have none of
+    their own; no comparison, whose masks take registers."""
+    bits = x.to(tl.uint8, bitcast=True).to(tl.uint16)
+    moved = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+    if x.dtype == tl.float8e4b8:
+        moved = moved | (((bits ^ 0x80) - 1) & 0x7E00)  # 0x80 is NaN
+        y = moved.to(tl.float16, bitcast=True) * 128.0
+    else:
+        moved = moved | ((((bits & 0x7F) + 1) & 0x80) << 7)  # 0x7F and 0xFF are NaN
+        y = moved.to(tl.float16, bitcast=True) * 256.0
+    return y.to(tl.float16)
+
+
+@triton.jit
 def spread(pid, programs, DIES: tl.constexpr):
     """Neighbouring programs on one die: hardware deals program i to die i mod DIES, each of which
     has its own L2."""

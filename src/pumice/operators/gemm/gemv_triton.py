@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate
+from pumice.operators.gemm.common_triton import activate, decode_e4m3
 
 
 @triton.jit
@@ -13,6 +13,7 @@ def gemv(
     N, K, stride_xb, stride_xm, stride_wb, stride_wn, stride_rb, stride_rm, stride_ob, stride_om,
     M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, VECTOR: tl.constexpr,
     EVEN_K: tl.constexpr, ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One program, BN rows of w against all M rows of x.
 
@@ -36,14 +37,15 @@ def gemv(
             b = tl.load(w_tile)
         else:
             b = tl.load(w_tile, mask=ks[None, :] < K - k, other=0.0)
-        b = b.to(TYPE)
+        b = (decode_e4m3(b) if UPCAST else b).to(TYPE)
         new = ()
         for m in tl.static_range(M):
             if EVEN_K:
                 a = tl.load(x_at + m * stride_xm)
             else:
                 a = tl.load(x_at + m * stride_xm, mask=ks < K - k, other=0.0)
-            product = tl.reshape(a.to(TYPE)[None, :] * b, (BN, BK // VECTOR, VECTOR))
+            a = (decode_e4m3(a) if UPCAST else a).to(TYPE)
+            product = tl.reshape(a[None, :] * b, (BN, BK // VECTOR, VECTOR))
             new = new + (sums[m] + tl.sum(product, 2),)  # noqa: RUF005
         sums = new
         w_tile += BK

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import finish, spread, tile_of
+from pumice.operators.gemm.common_triton import decode_e4m3, finish, spread, tile_of
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def gemm_tile(
 
     With SPLIT the first `whole` programs do whole tiles; of the tiles after those, `split` programs
     each do `slice_k` of K and leave their sums in partial [tiles, split, BM, BN]. UPCAST: 8-bit
-    floats are multiplied as bfloat16, which holds all their values.
+    floats are multiplied as float16, which holds all their values.
     """
     pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
@@ -64,8 +64,8 @@ def gemm_tile(
             a = tl.load(x_at + x_tile, mask=ks[None, :] < K - k, other=0.0)
             b = tl.load(w_at + w_tile, mask=ks[:, None] < K - k, other=0.0)
         if UPCAST:
-            a = a.to(tl.bfloat16)
-            b = b.to(tl.bfloat16)
+            a = decode_e4m3(a)
+            b = decode_e4m3(b)
         if INTEGER:
             acc = tl.dot(a, b, acc, out_dtype=tl.int32)
         else:

@@ -22,7 +22,7 @@ class Product:
     """x [B, M, K] · w [B, N, K]ᵀ → out [B, M, N], with strides of batch and row in elements.
 
     x_scale, w_scale: "none", "one" or "each". upcast: 8-bit floats that the device's matrix unit
-    does not have are multiplied as bfloat16.
+    does not have are multiplied as float16.
     """
 
     problem: Problem
@@ -173,18 +173,15 @@ def fault(problem: Problem, target: Target, dtypes: tuple[str, ...], rank: int =
 
 
 def upcasts(dtype: str, target: Target) -> bool:
-    """Whether 8-bit floats are multiplied as bfloat16, for want of a matrix unit that has them."""
+    """Whether 8-bit floats are multiplied as float16, for want of a matrix unit that has them."""
     return dtype in FP8 and dtype not in target.dtypes
 
 
 def fp8_fault(dtype: str, target: Target) -> str | None:
     """Why a target cannot even load a type of 8-bit floats."""
-    if not upcasts(dtype, target) or (target.api == "rocm" and dtype == "float8_e4m3fn"):
+    if not upcasts(dtype, target) or target.api == "rocm":
         return None
-    # Triton's conversions of this type need CDNA3's instructions.
-    if target.matrix_unit == "mfma" and not target.dtypes.isdisjoint(FP8):
-        return None
-    return f"{target.name} does not convert {dtype}"
+    return f"Triton has no {dtype} for {target.name}"
 
 
 def precision(problem: Problem, target: Target) -> str:

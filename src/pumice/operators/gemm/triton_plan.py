@@ -123,7 +123,7 @@ class DenseVector(Vector):
             return Plan(())
         constants = product.constants() | {
             "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
-            "EVEN_K": product.K % config["BK"] == 0,
+            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": upcasts(product.dtype, target),
         }  # fmt: skip
         launch = Launch(
             gemv, (cdiv(product.N, config["BN"]), product.B, 1), product.arguments(), constants,

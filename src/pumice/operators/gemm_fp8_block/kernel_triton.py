@@ -8,7 +8,7 @@ in NVIDIA's matrix units up to sm_90 keeps about 14 bits (DeepSeek-V3, arXiv:241
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate, finish, spread, tile_of
+from pumice.operators.gemm.common_triton import activate, decode_e4m3, finish, spread, tile_of
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def fp8_tile(
             ahead = tl.minimum((k + BK) // GROUP, last)
             s_ahead = tl.load(s_at + ahead * stride_sk)
         if UPCAST:
-            a = a.to(tl.bfloat16)
+            a = decode_e4m3(a)
         new = ()
         ts_ahead = ()
         for h in tl.static_range(HALVES):
@@ -90,7 +90,7 @@ def fp8_tile(
             else:
                 b = tl.load(w_at + w_tiles[h], mask=ks[:, None] < K - k, other=0.0)
             if UPCAST:
-                b = b.to(tl.bfloat16)
+                b = decode_e4m3(b)
             sums = tl.dot(a, b)
             if BLOCKS:
                 n_block = tl.minimum(col0 + h * PART, N - 1) // GROUP
@@ -131,7 +131,7 @@ def fp8_block_gemv(
     x, w, x_scale, w_scale, bias, residual, out,
     N, K, stride_xm, stride_wn, stride_rm, stride_om, stride_sm, stride_sk, stride_tn, stride_tk,
     M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, VECTOR: tl.constexpr,
-    EVEN_K: tl.constexpr, ACTIVATION: tl.constexpr,
+    EVEN_K: tl.constexpr, ACTIVATION: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """As `gemv`, with block scales: the sum of VECTOR neighbours takes their block's two scales."""
     GROUP: tl.constexpr = 128
@@ -152,7 +152,7 @@ def fp8_block_gemv(
             b = tl.load(w_at + w_tile)
         else:
             b = tl.load(w_at + w_tile, mask=ks[None, :] < K - k, other=0.0)
-        b = b.to(tl.float32)
+        b = (decode_e4m3(b) if UPCAST else b).to(tl.float32)
         block = tl.minimum(k // GROUP + blocks, last)
         t = tl.load(t_at + block * stride_tk)
         new = ()
@@ -162,7 +162,8 @@ def fp8_block_gemv(
             else:
                 a = tl.load(x + m * stride_xm + k + ks, mask=ks < K - k, other=0.0)
             s = tl.load(x_scale + m * stride_sm + block * stride_sk) * t
-            product = tl.reshape(a.to(tl.float32)[None, :] * b, (BN, BK // VECTOR, VECTOR))
+            a = (decode_e4m3(a) if UPCAST else a).to(tl.float32)
+            product = tl.reshape(a[None, :] * b, (BN, BK // VECTOR, VECTOR))
             new = new + (sums[m] + tl.sum(product, 2) * s[None, :],)  # noqa: RUF005
         sums = new
         w_at += BK

@@ -3,7 +3,7 @@
 The scheme of DeepSeek-V3 (arXiv:2412.19437, 3.3.2). N and K may end inside a block. Sums of a block
 are scaled and added in float32. attrs: out_dtype ("bfloat16" by default), activation as in `gemm`.
 float8_e4m3fnuz is CDNA3's own type; a device without a matrix unit for the type given multiplies
-as bfloat16, which holds every value of both exactly. x_scale may have any strides.
+as float16, which holds every value of both exactly. x_scale may have any strides.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def reference(
     attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
     x, w = inputs["x"].astype(np.float64), inputs["w"].astype(np.float64)
-    x *= expand(inputs["x_scale"], *x.shape, 1)
-    w *= expand(inputs["w_scale"], *w.shape, GROUP)
+    x *= expand(inputs["x_scale"], x.shape[0], x.shape[1], 1)
+    w *= expand(inputs["w_scale"], w.shape[0], w.shape[1], GROUP)
     return epilogue(attrs, inputs, x @ w.T)
 
 

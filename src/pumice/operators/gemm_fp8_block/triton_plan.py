@@ -84,7 +84,7 @@ class BlockVector(Vector):
         arguments = product.arguments() | scale_strides(problem)
         constants = product.constants() | {
             "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
-            "EVEN_K": product.K % config["BK"] == 0,
+            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": upcasts(product.dtype, target),
         }  # fmt: skip
         names = set(fp8_block_gemv.arg_names)
         launch = Launch(

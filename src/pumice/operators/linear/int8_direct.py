@@ -14,8 +14,8 @@ from pumice.operators.linear.prefetch import prefetch
 from pumice.operators.tir.builder import tasks, when
 from pumice.operators.tir.vector import let, load, splat, store
 
-# Four pages: the processor's prefetchers stop at the end of one. Measured on a Zen 4 core that reads
-# 24 GB/s, two planes: 12 to 14 GB/s without, 11 to 13 into the first level, 18 to 20 like this.
+# Four pages: the processor's prefetchers stop at the end of one. Measured on a Zen 4 core that
+# reads 24 GB/s, two planes: 12 to 14 GB/s without, 11 to 13 into the first level, 18 to 20 so.
 AHEAD = 16384  # bytes
 
 

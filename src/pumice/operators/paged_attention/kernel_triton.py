@@ -40,7 +40,7 @@ def attend_pages(
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
 ):
-    """Keys begin … end − 1 of one sequence into the running softmax; begin is a multiple of BLOCK_N.
+    """Keys begin … end − 1 of a sequence into the running softmax; begin is a multiple of BLOCK_N.
 
     Block numbers are read one tile ahead, so that the loads that need them do not wait for them.
     """
@@ -149,7 +149,8 @@ def paged_attention(
 ):
     """Row m of a tile is query m // GROUP under head m % GROUP of a group. Without `query_start` a
     sequence has one query. With `lse` a program takes one part of the keys, and writes its average
-    and the logarithm (base 2) of its softmax's denominator, −∞ where it saw no key. A program makes one of PARTS slices of the values' columns."""
+    and the logarithm (base 2) of its softmax's denominator, −∞ where it saw no key. A program
+    makes one of PARTS slices of the values' columns."""
     ROWS: tl.constexpr = BLOCK_M // GROUP
     LOG2_E: tl.constexpr = 1.4426950408889634
     # Programs of one sequence's heads run side by side: their keys may be neighbours in memory.
@@ -186,6 +187,18 @@ def paged_attention(
         r = BLOCK_D + tl.arange(0, BLOCK_R)
         mask = valid[:, None] & (r < D)[None, :]
         queries_rest = tl.load(q_rows + r[None, :], mask=mask, other=0.0)
+
+    if k_cache.dtype.element_ty.primitive_bitwidth == 8:
+        # 8-bit floats widen to float16 in half the instructions of bfloat16, so q joins them there,
+        # scaled to at most 1.
+        peak = tl.max(tl.abs(queries_main.to(tl.float32)))
+        if BLOCK_R > 0:
+            peak = tl.maximum(peak, tl.max(tl.abs(queries_rest.to(tl.float32))))
+        peak = tl.where(peak > 0.0, peak, 1.0)
+        queries_main = (queries_main.to(tl.float32) / peak).to(tl.float16)
+        if BLOCK_R > 0:
+            queries_rest = (queries_rest.to(tl.float32) / peak).to(tl.float16)
+        scale = scale * peak
 
     position = first + row + (context - queries)
     lowest = first + (context - queries)

@@ -29,7 +29,9 @@ def context_of(inputs: Mapping[str, np.ndarray], cache: str, scale: str, s: int)
     length, size = int(inputs["context_len"][s]), inputs[cache].shape[1]
     blocks = inputs[cache][inputs["block_table"][s, : -(-length // size)]].astype(np.float64)
     rows = blocks.reshape(-1, *blocks.shape[2:])[:length]
-    return rows * inputs[scale].reshape(-1, 1).astype(np.float64) if scale in inputs else rows
+    if scale in inputs:
+        rows = rows * inputs[scale].reshape(-1, 1).astype(np.float64)
+    return np.asarray(rows)
 
 
 def attend_ragged(
@@ -115,10 +117,10 @@ def with_options(
 ) -> None:
     """Turns the markers "sinks" and "scales" (how many) of a case's attrs into inputs."""
     if attrs.pop("sinks", False):
-        inputs["sinks"] = rng.standard_normal(inputs["q"].shape[1], dtype=np.float32)
+        inputs["sinks"] = rng.standard_normal(inputs["q"].shape[1:2], dtype=np.float32)
     if count := attrs.pop("scales", 0):
         for name in ("k_scale", "v_scale"):
-            inputs[name] = rng.uniform(0.2, 2.0, count).astype(np.float32)
+            inputs[name] = np.asarray(rng.uniform(0.2, 2.0, count), np.float32)
 
 
 _BF16, _FP16 = ("bfloat16", "bfloat16"), ("float16", "float16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pumice.dtypes import itemsize
 from pumice.operators.flash_attention.triton_plan import (
     attrs_fault,
     doubled_operands,
@@ -135,7 +136,8 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
             "stride_kb": k.stride[0], "stride_kn": k.stride[1], "stride_kh": k.stride[2],
             "stride_vb": v.stride[0], "stride_vn": v.stride[1], "stride_vh": v.stride[2],
             "stride_table": problem["block_table"].stride[0],
-            "stride_k_scale": _step(problem, "k_scale"), "stride_v_scale": _step(problem, "v_scale"),
+            "stride_k_scale": _step(problem, "k_scale"),
+            "stride_v_scale": _step(problem, "v_scale"),
             "sequences": sequences, "tiles": tiles, "kv_heads": kv_heads, "splits": splits,
             "scale": scale, "cap": cap, "left": max(left, 0),
         },
@@ -188,8 +190,9 @@ def paged_config(
     }  # fmt: skip
 
 
-def decode_tiles(target: Target, width: int, m: int) -> list[tuple[int, int, int]]:
-    """(BLOCK_N, warps, stages) for m rows, the favourite first: bytes in flight decide."""
+def decode_tiles(target: Target, width: int, size: int) -> list[tuple[int, int, int]]:
+    """(BLOCK_N, warps, stages) for cache elements of `size` bytes, the favourite first: bytes in
+    flight decide."""
     unit = target.matrix_unit
     if unit in ("wgmma", "tcgen05", "mma"):
         large = target.shared_bytes > 128 << 10
@@ -198,6 +201,8 @@ def decode_tiles(target: Target, width: int, m: int) -> list[tuple[int, int, int
         if width <= 128:
             if not large:
                 return [(64, 4, 2), (32, 4, 3), (32, 2, 3)]
+            if size == 1:
+                return [(128, 4, 3), (64, 4, 3), (128, 8, 3), (128, 4, 2), (64, 4, 4), (64, 8, 4)]
             return [(64, 4, 3), (64, 4, 2), (128, 4, 2), (32, 4, 4), (64, 8, 3), (32, 2, 3)]
         return [(32, 4, 3 if large else 2), (64, 4, 2) if large else (16, 4, 3), (32, 8, 2)]
     if unit == "mfma":
@@ -232,7 +237,7 @@ class PagedAttention:
         v = 64 if width > 128 and doubled_operands(target) else 256
         programs = max(problem["q"].shape[0], 1) * kv_heads
         counts = split_counts(problem, target, programs)
-        tiles = decode_tiles(target, width, m)
+        tiles = decode_tiles(target, width, itemsize(problem["k_cache"].dtype))
         rows = [(tiles[0], count) for count in counts]
         rows += [(tile, count) for tile in tiles[1:] for count in counts[:2]]
         return [paged_config(m, *tile, splits=count, v=v) for tile, count in rows]
