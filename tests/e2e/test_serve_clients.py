@@ -169,7 +169,7 @@ def test_the_clients_own_helpers(live: tuple[str, Any], gpt: openai.OpenAI) -> N
     told = gpt.responses.parse(model=MODEL, input=person, text_format=Person, max_output_tokens=60)
     assert told.output_parsed is not None and told.output_parsed.name
     strict: Any = [openai.pydantic_function_tool(Person, name="person")]
-    may = gpt.chat.completions.parse(model=MODEL, messages=person, tools=strict, max_tokens=20)
+    may = gpt.chat.completions.create(model=MODEL, messages=person, tools=strict, max_tokens=20)
     assert may.choices[0].finish_reason in ("stop", "length", "tool_calls")
 
     async def together() -> set[str | None]:
