@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pumice.server.context import ServerContext
 from pumice.server.errors import ApiError, body_of, from_exception
 from pumice.server.responses import ClientGone
+from pumice.server.tally import TALLY, Tally
 
 log = logging.getLogger("pumice.server")
 
@@ -31,6 +32,8 @@ class Access:
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
+        tally = Tally()
+        TALLY.set(tally)
         status = 0
         name = uuid.uuid4().hex
 
@@ -57,19 +60,19 @@ class Access:
             gone = status == 0
             self._context.metrics.answered(scope["method"], route, 499 if gone else status)
             if self._context.settings.access_log:
-                self._line(scope, 499 if gone else status, time.perf_counter() - start)
+                self._line(scope, 499 if gone else status, time.perf_counter() - start, tally)
 
     async def _tell(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         await error_answer(error, scope["path"], self._context)(scope, receive, send)
 
     @staticmethod
-    def _line(scope: Scope, status: int, seconds: float) -> None:
+    def _line(scope: Scope, status: int, seconds: float, tally: Tally) -> None:
         client = (scope.get("client") or ("-",))[0]
         path = scope["path"].encode("unicode_escape").decode()[:200]
         clock = time.strftime("%H:%M:%S")
         try:
             print(
-                f"{clock} {client} {scope['method']} {path} {status} {seconds:.3f} s",
+                f"{clock} {client} {scope['method']} {path} {status} {seconds:.3f} s{tally}",
                 file=sys.stderr,
                 flush=True,
             )
