@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pumice.bench.soak_clients import Clients, Question, Report, Solo, questions, solo
+from pumice.bench.soak_clients import CHAT, Clients, Question, Report, Solo, questions, solo
 from pumice.bench.soak_http import exchange
 from pumice.bench.soak_server import SoakServer, State, running
-from pumice.errors import PumiceError
+from pumice.errors import DeviceError, PumiceError
 
 DEFAULT_MODEL = "smollm2-135m"
 TIE = 0.02  # ten times what the batch was seen to change a token's log probability by
@@ -146,13 +146,17 @@ async def _answers_alone(server: SoakServer, count: int, seed: int) -> dict[Ques
 
 
 async def _touch_cache(server: SoakServer) -> None:
-    """Fills the cache, so that its memory is there before memory is watched."""
-    for i in range(_CACHE_TOKENS // _CONTEXT + 2):
-        words = f"{i} " * (_CONTEXT // 3)
-        await exchange(
-            server.port, "POST", "/v1/chat/completions",
-            Question(words, 8).body(stream=False),
-        )  # fmt: skip
+    """Fills the cache with different prompts, so that its memory is there before memory is
+    watched.
+    """
+    for i in range(10 * _CACHE_TOKENS // _CONTEXT):
+        words = f"{i} " * (_CONTEXT // 3)  # a digit and a space are two tokens, or one
+        body = Question(words, 8).body(stream=False)
+        await exchange(server.port, "POST", CHAT, body)
+        engine = (await server.state()).engine
+        if engine["blocks_cached"] > 0.95 * engine["blocks"]:
+            return
+    raise DeviceError(f"the cache keeps {engine['blocks_cached']:g} of {engine['blocks']:g} blocks")
 
 
 async def _settled(server: SoakServer, wanted: State | None = None) -> State:
