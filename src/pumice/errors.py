@@ -6,12 +6,14 @@
     ├── ModelFileError              3   a file is damaged, truncated, or not what it claims to be
     │   └── WeightMismatchError     3   tensors missing, extra or misshapen for the architecture
     ├── UnsupportedError            4   valid, but not something Pumice can run
+    │   └── UnimplementedInstructionError 4 the emulator lacks a GPU instruction
     ├── ContextLengthError          5   prompt (plus output) longer than the context
     ├── OutOfMemoryError            6   the need is larger than what there is
     ├── StorageError                7   disk full, directory read-only, download failed
     ├── CompileError                8   a compiler phase failed
     ├── ArtifactError               9   an artifact is damaged or was made for something else
     ├── DeviceError                 10  a device is missing or failed
+    │   └── KernelFaultError        10  a kernel read or wrote where it must not, or raced
     └── UnavailableError            11  not now: what was asked for is allowed
         ├── QueueFullError          11  too many requests wait already
         └── EngineClosedError       11  the engine admits nothing any more
@@ -69,6 +71,10 @@ class UnsupportedError(PumiceError):
     exit_code = 4
 
 
+class UnimplementedInstructionError(UnsupportedError):
+    """A GPU instruction, named with its encoding and kernel, that the emulator does not execute."""
+
+
 class ContextLengthError(PumiceError, ValueError):
     """A prompt does not fit the context."""
 
@@ -106,6 +112,10 @@ class DeviceError(PumiceError):
     """A device is missing or failed."""
 
     exit_code = 10
+
+
+class KernelFaultError(DeviceError):
+    """A kernel touched memory that is not its own, or its waves raced or disagreed at a barrier."""
 
 
 class UnavailableError(PumiceError):

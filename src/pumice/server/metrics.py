@@ -17,8 +17,9 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 _COUNTERS = frozenset(
     {
         "prefill_tokens", "prefill_s", "decode_tokens", "decode_s", "prompt_tokens",
-        "cached_tokens", "steps", "first_tokens", "ttft_s", "finished", "admitted", "preempted",
-        "chunks", "rejected", "cancelled", "deadline", "cache_hit_tokens", "blocks_copied",
+        "cached_tokens", "cache_hit_tokens", "steps", "first_tokens", "ttft_s", "finished",
+        "admitted", "preempted", "chunks", "rejected", "cancelled", "deadline", "blocks_copied",
+        "speculation_steps", "speculation_proposed", "speculation_accepted",
     }
 )  # fmt: skip
 
@@ -113,7 +114,9 @@ class _EngineCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         figures = self._engine.figures()
-        for name, value in figures.items():
+        guesses = figures.get("speculation") or {}
+        told = figures | {f"speculation_{name}": value for name, value in guesses.items()}
+        for name, value in told.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             counts = name in _COUNTERS

@@ -28,8 +28,7 @@ from pumice.server.parsers.events import (
     ToolCallStart,
 )
 from pumice.server.protocols.anthropic_request import CountRequest, MessagesRequest, job_of
-from pumice.server.protocols.fields import new_id
-from pumice.server.protocols.openai_chat import dropped_header
+from pumice.server.protocols.fields import dropped_header, new_id
 from pumice.server.responses import Stream, json_answer, sse, unless_gone
 
 PATH = "/v1/messages"

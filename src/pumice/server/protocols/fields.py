@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pumice.engine.request import TokenLogprob
 from pumice.server.context import ServerContext
+from pumice.server.core.generate import Generation
 from pumice.server.errors import ApiError, bad_request
 
 _SEEDS = 2**63
@@ -108,6 +109,12 @@ def check_choices(context: ServerContext, count: int, param: str = "n") -> None:
         raise bad_request(
             f"{param} asks for {count:,} outputs; {context.settings.max_choices} are allowed", param
         )
+
+
+def dropped_header(*generations: Generation) -> dict[str, str]:
+    """Says what truncation left out."""
+    dropped = sum(generation.prompt.dropped for generation in generations)
+    return {"X-Pumice-Truncated": str(dropped)} if dropped else {}
 
 
 def new_id(prefix: str) -> str:

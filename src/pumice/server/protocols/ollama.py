@@ -22,14 +22,13 @@ from pumice.server.core.job import Job
 from pumice.server.core.result import Result
 from pumice.server.errors import body_of, from_exception
 from pumice.server.parsers.events import ContentDelta, ReasoningDelta, ToolCallStart
-from pumice.server.protocols.fields import logprob_entry
+from pumice.server.protocols.fields import dropped_header, logprob_entry
 from pumice.server.protocols.ollama_request import (
     ChatRequest,
     GenerateRequest,
     chat_job,
     generate_job,
 )
-from pumice.server.protocols.openai_chat import dropped_header
 from pumice.server.responses import Stream, dumps, json_answer, unless_gone
 
 _NDJSON = "application/x-ndjson"

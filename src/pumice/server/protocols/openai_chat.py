@@ -30,6 +30,7 @@ from pumice.server.protocols.fields import (
     SamplingFields,
     check_choices,
     check_model,
+    dropped_header,
     logprob_entry,
     new_id,
     stops,
@@ -38,6 +39,7 @@ from pumice.server.protocols.openai_format import ResponseFormat, StreamOptions,
 from pumice.server.protocols.openai_messages import ChatMessage, messages_of
 from pumice.server.protocols.openai_tools import ToolChoiceField, ToolDefinition, tools_of
 from pumice.server.protocols.openai_usage import usage_body
+from pumice.server.protocols.template import template_of
 from pumice.server.responses import Stream, json_answer, sse, unless_gone
 
 PATH = "/v1/chat/completions"
@@ -95,12 +97,6 @@ async def _answer(context: ServerContext, body: ChatRequest, job: Job) -> Respon
         return Stream(answer.stream(), context.settings, release, headers=headers)
     results = await collect(generation, job.n)
     return json_answer(answer.whole(results), headers)
-
-
-def dropped_header(generation: Generation) -> dict[str, str]:
-    """Says what truncation left out."""
-    dropped = generation.prompt.dropped
-    return {"X-Pumice-Truncated": str(dropped)} if dropped else {}
 
 
 def job_of(context: ServerContext, body: ChatRequest, salt: bytes) -> Job:
@@ -161,26 +157,6 @@ def _check_values(body: ChatRequest) -> None:
         raise unsupported("prompt_cache_retention", "the cache is in memory")
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options needs stream: true", "stream_options")
-
-
-def template_of(
-    context: ServerContext, effort: str | None, given: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Variables of the template. An effort is refused where the template knows none."""
-    variables = dict(given or {})
-    for name in variables:
-        if name in ("messages", "tools", "add_generation_prompt", "documents"):
-            raise bad_request(f"chat_template_kwargs may not hold {name!r}", "chat_template_kwargs")
-    if effort is None:
-        return variables
-    source = "" if context.template is None else context.template.source
-    if "reasoning_effort" in source:
-        variables.setdefault("reasoning_effort", effort)
-    elif "enable_thinking" in source:
-        variables.setdefault("enable_thinking", effort != "none")
-    elif effort != "none":
-        raise unsupported("reasoning_effort", f"{context.name} has one way to think")
-    return variables
 
 
 class _Answer:

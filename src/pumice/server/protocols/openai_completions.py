@@ -27,6 +27,7 @@ from pumice.server.protocols.fields import (
     SamplingFields,
     check_choices,
     check_model,
+    dropped_header,
     new_id,
     prompts_of,
     stops,
@@ -128,8 +129,7 @@ _INFILL = (
 
 async def _answer(context: ServerContext, body: CompletionRequest, jobs: list[Job]) -> Response:
     generations = await start_all(context, jobs)
-    dropped = sum(generation.prompt.dropped for generation in generations)
-    headers = {"X-Pumice-Truncated": str(dropped)} if dropped else {}
+    headers = dropped_header(*generations)
     answer = _Answer(context, body, jobs, generations)
     if body.stream:
         return Stream(answer.stream(), context.settings, answer.release, headers=headers)

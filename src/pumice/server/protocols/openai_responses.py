@@ -26,8 +26,14 @@ from pumice.server.errors import (
     from_exception,
     unsupported,
 )
-from pumice.server.protocols.fields import Fields, SamplingFields, check_model, new_id, stops
-from pumice.server.protocols.openai_chat import dropped_header, template_of
+from pumice.server.protocols.fields import (
+    Fields,
+    SamplingFields,
+    check_model,
+    dropped_header,
+    new_id,
+    stops,
+)
 from pumice.server.protocols.openai_responses_input import InputItem, messages_of_input
 from pumice.server.protocols.openai_responses_output import Output
 from pumice.server.protocols.openai_tools import (
@@ -39,6 +45,7 @@ from pumice.server.protocols.openai_tools import (
     ToolDefinition,
     tools_of,
 )
+from pumice.server.protocols.template import template_of
 from pumice.server.responses import Stream, json_answer, sse, unless_gone
 from pumice.server.store import Stored
 

@@ -1,0 +1,76 @@
+"""What a launch did: instructions by class, memory traffic, matrix operations, faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pumice.emulator.sanitizer import Fault
+from pumice.emulator.traffic import Traffic
+from pumice.errors import KernelFaultError
+
+# Findings that may be what the author wants: a row that is masked whole, for example.
+ADVICE = frozenset({"nan-from-infinity"})
+
+
+@dataclass
+class LaunchReport:
+    """Counts over all waves of a launch. Instructions are counted once a wave."""
+
+    kernel: str
+    arch: str
+    workgroups: int
+    waves: int
+    instructions: Counter[str] = field(default_factory=Counter)
+    traffic: Traffic = field(default_factory=Traffic)
+    flops: Counter[str] = field(default_factory=Counter)  # of matrix instructions, by type of A
+    faults: list[Fault] = field(default_factory=list)
+    fault_count: int = 0  # lanes; `faults` holds one an instruction and kind
+    lds_bytes: int = 0
+    vgprs: int = 0
+    sgprs: int = 0
+
+    @property
+    def matrix_flops(self) -> int:
+        return sum(self.flops.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that lanes loaded from global memory."""
+        return self.traffic.bytes_read.get("global", 0)
+
+    @property
+    def bytes_written(self) -> int:
+        return self.traffic.bytes_written.get("global", 0)
+
+    @property
+    def errors(self) -> list[Fault]:
+        """Faults that are surely bugs."""
+        return [fault for fault in self.faults if fault.kind not in ADVICE]
+
+    def check(self) -> LaunchReport:
+        """KernelFaultError when the sanitizer found a bug; the report itself otherwise."""
+        errors = self.errors
+        if errors:
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            raise KernelFaultError(f"{errors[0]}{more}")
+        return self
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        traffic = self.traffic
+        return {
+            "kernel": self.kernel,
+            "arch": self.arch,
+            "workgroups": self.workgroups,
+            "waves": self.waves,
+            "instructions": dict(self.instructions),
+            "bytes_read": dict(traffic.bytes_read),
+            "bytes_written": dict(traffic.bytes_written),
+            "segments_64": traffic.segments_64,
+            "segments_128": traffic.segments_128,
+            "lds_accesses": traffic.lds_accesses,
+            "lds_conflicts": traffic.lds_conflicts,
+            "matrix_flops": dict(self.flops),
+            "faults": [str(fault) for fault in self.faults],
+        }

@@ -1,0 +1,263 @@
+"""The driver-level device over an emulated libamdhip64: memory, copies, launches, errors."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from driver_fakes import emulated, image
+
+from pumice.emulator.hip.status import Status
+from pumice.errors import DeviceError, OutOfMemoryError, UsageError
+from pumice.runtime.devices.driver.launch import Arguments, Launch
+
+AXPY = ("int32", "float32", "pointer", "pointer")
+
+
+def test_properties() -> None:
+    device, _ = emulated("gfx942")
+    p = device.properties
+    assert (p.api, p.ordinal, p.name, p.arch) == ("rocm", 0, "AMD Instinct MI300X", "gfx942")
+    assert (p.wave, p.units, p.memory_bytes) == (64, 304, 192 << 30)
+    assert (p.shared_bytes, p.threads_per_block, p.integrated) == (65536, 1024, False)
+    assert p.pci == "0000:03:00.0"
+    assert emulated("gfx1151")[0].properties.integrated
+    assert str(device) == "rocm:0 (AMD Instinct MI300X, gfx942, 0000:03:00.0)"
+
+
+def test_memory_is_counted_and_given_back() -> None:
+    device, library = emulated()
+    total = 24 << 30
+    assert device.memory().total == device.memory().free == total
+    first = device.allocate(1000)
+    with device.allocate(24) as second:
+        assert device.memory().free == total - 1024
+        assert first.address % 256 == 0 and second.address != first.address
+    assert device.memory().free == total - 1000
+    first.free()
+    first.free()
+    assert device.memory().free == total
+    device.allocate(77)
+    gc.collect()
+    assert library.used == 0
+
+
+def test_too_much_memory_says_how_much_there_is() -> None:
+    device, _ = emulated()
+    held = device.allocate(20 << 30)
+    with pytest.raises(OutOfMemoryError) as caught:
+        device.allocate(5 << 30)
+    message = str(caught.value)
+    for part in ("5,368,709,120", "25,769,803,776", "4,294,967,296", "hipErrorOutOfMemory"):
+        assert part in message
+    assert "hipMalloc" in message and held.nbytes
+    with pytest.raises(UsageError, match="0 bytes"):
+        device.allocate(0)
+
+
+def test_copies_go_both_ways() -> None:
+    device, _ = emulated()
+    stream = device.stream()
+    source = np.arange(1003, dtype=np.float32)
+    a, b = device.allocate(source.nbytes), device.allocate(source.nbytes)
+    device.upload(a.address, source, stream)
+    device.copy(b.address, a.address, source.nbytes, stream)
+    device.fill(b.address, 0, 8, stream)
+    out = np.full_like(source, np.nan)
+    device.download(out, b.address, stream)
+    np.testing.assert_array_equal(out[2:], source[2:])
+    np.testing.assert_array_equal(out[:2], 0)
+    np.testing.assert_array_equal(device.read(a.address, (17, 59), np.float32).ravel(), source)
+
+
+def test_a_pageable_source_may_change_after_the_call() -> None:
+    device, _ = emulated()
+    stream = device.stream()
+    source = np.ones(8, np.uint8)
+    buffer = device.allocate(8)
+    device.upload(buffer.address, source, stream)
+    source[:] = 2
+    assert device.read(buffer.address, (8,), np.uint8).tolist() == [1] * 8
+
+
+def test_a_pinned_copy_is_there_after_waiting_only() -> None:
+    device, _ = emulated()
+    stream = device.stream()
+    buffer = device.allocate(64)
+    with device.allocate_host(64) as host:
+        host.array[:] = 7
+        device.upload(buffer.address, host.array, stream)
+        stream.synchronize()
+        host.array[:] = 0
+        device.download(host.array, buffer.address, stream)
+        assert (host.array == 0).all()
+        stream.synchronize()
+        assert (host.array == 7).all()
+
+
+def test_bad_arrays_and_copies_are_refused() -> None:
+    device, _ = emulated()
+    stream = device.stream()
+    buffer = device.allocate(100)
+    with pytest.raises(ValueError, match="contiguous"):
+        device.upload(buffer.address, np.zeros((4, 4))[:, ::2], stream)
+    frozen = np.zeros(4, np.uint8)
+    frozen.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        device.download(frozen, buffer.address, stream)
+    with pytest.raises(DeviceError, match=r"hipMemcpyHtoDAsync returned hipErrorInvalidValue.*101"):
+        device.upload(buffer.address, np.zeros(101, np.uint8), stream)
+
+
+def launched(device, n: int = 1000, factor: float = 3.0):
+    """axpy with its operands on the device: (launch, arguments, x, y, buffers)."""
+    random = np.random.default_rng(0)
+    x, y = (random.standard_normal(n).astype(np.float32) for _ in range(2))
+    buffers = [device.allocate(4 * n) for _ in range(2)]
+    stream = device.stream()
+    for buffer, array in zip(buffers, (x, y), strict=True):
+        device.upload(buffer.address, array, stream)
+    stream.synchronize()
+    arguments = Arguments(AXPY)
+    arguments.set_all([n, factor, *(b.address for b in buffers)])
+    function = device.load_kernels(image()).function("axpy")
+    return Launch(function, arguments, (4, 1, 1), (256, 1, 1)), arguments, x, y, buffers
+
+
+def test_a_launch() -> None:
+    device, library = emulated()
+    launch, _, x, y, buffers = launched(device)
+    stream = device.stream()
+    launch.issue(stream)
+    assert library.executor.launched == []  # not yet
+    stream.synchronize()
+    assert library.executor.launched == [("axpy", (4, 1, 1), (256, 1, 1), 0)]
+    np.testing.assert_array_equal(
+        device.read(buffers[1].address, (1000,), np.float32), y + np.float32(3) * x
+    )
+
+
+def test_arguments_are_copied_when_a_launch_is_issued() -> None:
+    device, _ = emulated()
+    launch, arguments, x, y, buffers = launched(device)
+    stream = device.stream()
+    launch.issue(stream)
+    arguments.set(1, 100.0)
+    launch.issue(stream)
+    stream.synchronize()
+    expected = (y + np.float32(3) * x) + np.float32(100) * x
+    np.testing.assert_array_equal(device.read(buffers[1].address, (1000,), np.float32), expected)
+
+
+def test_arguments_lie_at_multiples_of_their_size() -> None:
+    arguments = Arguments(["int32", "pointer", "float32", "int32", "float64", "uint32"])
+    assert arguments.nbytes == 36
+    arguments.set_all([-1, 0x1122334455667788, 1.0, 5, -2.0, 0xFFFFFFFF])
+    raw = arguments.buffer.raw
+    assert raw[0:4] == b"\xff" * 4 and raw[8:16] == bytes.fromhex("8877665544332211")
+    assert raw[16:20] == bytes.fromhex("0000803f") and raw[32:36] == b"\xff" * 4
+    assert Arguments([]).nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "value"), [(0, 1 << 31), (0, 1.5), (1, -1), (1, 1 << 64), (2, "text")]
+)
+def test_arguments_that_do_not_fit_are_refused(index: int, value: object) -> None:
+    arguments = Arguments(["int32", "pointer", "float32"])
+    with pytest.raises(UsageError, match=f"argument {index} "):
+        arguments.set(index, value)
+
+
+def test_misuse_of_arguments_is_refused() -> None:
+    with pytest.raises(UsageError, match="'int8'"):
+        Arguments(["int8"])
+    with pytest.raises(UsageError, match="2 arguments were given; the kernel has 1"):
+        Arguments(["int32"]).set_all([1, 2])
+    device, _ = emulated()
+    function = device.load_kernels(image()).function("axpy")
+    with pytest.raises(UsageError, match="must be ≥ 1"):
+        Launch(function, Arguments(AXPY), (0, 1, 1), (64, 1, 1))
+    with pytest.raises(DeviceError, match=r"hipErrorInvalidValue.*12 bytes of arguments"):
+        launch = Launch(function, Arguments(["int32"] * 3), (1, 1, 1), (64, 1, 1))
+        launch.issue(device.stream())
+
+
+def test_a_block_too_large_is_refused_by_the_driver() -> None:
+    device, _ = emulated()
+    function = device.load_kernels(image()).function("axpy")
+    assert function.attribute("threads") == 256 and function.attribute("registers") == 12
+    launch = Launch(function, Arguments(AXPY), (1, 1, 1), (512, 1, 1))
+    with pytest.raises(DeviceError, match=r"launching 'axpy' .* hipErrorInvalidConfiguration"):
+        launch.issue(device.stream())
+    with pytest.raises(UsageError, match="function attribute 'speed'"):
+        function.attribute("speed")
+
+
+def test_shared_memory_has_a_limit() -> None:
+    device, _ = emulated()
+    function = device.load_kernels(image()).function("fault")
+    function.allow_shared(65536)
+    with pytest.raises(DeviceError, match="65,537 bytes of shared memory"):
+        function.allow_shared(65537)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (image("gfx942"), r"'attention'.*hipErrorNoBinaryForGpu.*for gfx942"),
+        (image("sm_90"), "hipErrorInvalidImage"),
+        (b"not an ELF file".ljust(64), "hipErrorInvalidImage.*not an ELF"),
+    ],
+)
+def test_kernels_for_something_else_are_refused(data: bytes, match: str) -> None:
+    device, _ = emulated("gfx1100")
+    with pytest.raises(DeviceError, match=match) as caught:
+        device.load_kernels(data, "attention")
+    assert "compile for its arch" in str(caught.value)
+
+
+def test_names_that_are_not_there() -> None:
+    device, _ = emulated()
+    module = device.load_kernels(image())
+    assert module.address_of("table")[1] == 48
+    with pytest.raises(DeviceError, match=r"kernel 'gemm'.*hipErrorNotFound.*axpy, fault"):
+        module.function("gemm")
+    with pytest.raises(DeviceError, match="variable 'x'"):
+        module.address_of("x")
+
+
+def test_a_fault_surfaces_when_waiting_and_stays() -> None:
+    device, _ = emulated()
+    launch, *_ = launched(device)
+    fault = Launch(
+        device.load_kernels(image()).function("fault"), Arguments([]), (1, 1, 1), (64, 1, 1)
+    )
+    stream = device.stream()
+    fault.issue(stream)
+    launch.issue(stream)
+    with pytest.raises(DeviceError, match=r"hipErrorIllegalAddress .*line 7, wave 1, lane 3"):
+        stream.synchronize()
+    with pytest.raises(DeviceError, match="hipErrorIllegalAddress"):
+        device.synchronize()
+
+
+def test_failures_can_be_injected() -> None:
+    device, library = emulated()
+    library.fail("hipMalloc", Status.OUT_OF_MEMORY, after=1)
+    held = device.allocate(8)
+    with pytest.raises(OutOfMemoryError, match="injected"):
+        device.allocate(8)
+    again = device.allocate(8)
+    assert held.address != again.address
+    library.fail("hipStreamCreateWithFlags", Status.UNKNOWN)
+    with pytest.raises(DeviceError, match=r"making a stream failed: .*hipErrorUnknown \(999"):
+        device.stream()
+    with pytest.raises(UsageError, match="hipNothing"):
+        library.fail("hipNothing", Status.UNKNOWN)
+
+
+def test_a_failed_allocation_of_the_executor_is_out_of_memory() -> None:
+    device, _ = emulated(capacity=1000)
+    with pytest.raises(OutOfMemoryError, match="the executor is full"):
+        device.allocate(2000)

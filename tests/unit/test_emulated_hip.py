@@ -1,0 +1,90 @@
+"""Triton's kernels through the real ROCm device on emulated cards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulator_kernels import compiled, vector_add
+
+from pumice.errors import DeviceError
+from pumice.runtime.devices.driver.choose import open_device
+from pumice.runtime.devices.driver.launch import Arguments, Launch
+
+SIGNATURE = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+# Triton's kernels take two more pointers: scratch memory and a profiler's.
+KINDS = ("pointer", "pointer", "pointer", "int32", "pointer", "pointer")
+BLOCK, WARPS = 128, 2
+
+
+def add_kernel(arch: str) -> bytes:
+    constants, options = (("BLOCK", BLOCK),), (("num_warps", WARPS),)
+    kernel = compiled(vector_add, arch, tuple(SIGNATURE.items()), constants, options)
+    return bytes(kernel.asm["hsaco"])
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx1201", "gfx942", "gfx90a"])
+def test_vector_addition(arch: str) -> None:
+    device = open_device(f"rocm:emulated-{arch}")
+    n = 1003
+    random = np.random.default_rng(1)
+    x, y = (random.standard_normal(n).astype(np.float32) for _ in range(2))
+    stream = device.stream()
+    buffers = [device.allocate(4 * n) for _ in range(3)]
+    for buffer, array in zip(buffers, (x, y, np.full(n, np.nan, np.float32)), strict=True):
+        device.upload(buffer.address, array, stream)
+    function = device.load_kernels(add_kernel(arch)).function("vector_add")
+    assert 0 < function.attribute("registers") < 128 and function.attribute("local_bytes") == 0
+    arguments = Arguments(KINDS)
+    arguments.set_all([*(b.address for b in buffers), n, 0, 0])
+    threads = WARPS * device.properties.wave
+    launch = Launch(function, arguments, (-(-n // BLOCK), 1, 1), (threads, 1, 1))
+    launch.issue(stream)
+    stream.synchronize()
+    out = device.read(buffers[2].address, (n,), np.float32)
+    np.testing.assert_array_equal(out, x + y)
+
+
+def test_a_captured_graph_is_replayed_on_new_data() -> None:
+    device = open_device("rocm:emulated-gfx1100")
+    n = 257
+    stream = device.stream()
+    x, y, out = (device.allocate(4 * n) for _ in range(3))
+    function = device.load_kernels(add_kernel("gfx1100")).function("vector_add")
+    arguments = Arguments(KINDS)
+
+    def record() -> None:  # out = x + y, then x = out + out
+        for a, b, c in ((x, y, out), (out, out, x)):
+            arguments.set_all([a.address, b.address, c.address, n, 0, 0])
+            Launch(function, arguments, (3, 1, 1), (64, 1, 1)).issue(stream)
+
+    device.fill(y.address, 0, 4 * n, stream)
+    graph = device.capture(stream, record)
+    assert graph.nodes == 2
+    device.upload(x.address, np.ones(n, np.float32), stream)
+    for step in range(3):
+        graph.launch(stream)
+        stream.synchronize()
+        assert (device.read(x.address, (n,), np.float32) == 2 ** (step + 1)).all()
+
+
+def test_an_access_out_of_bounds_is_reported_with_its_place() -> None:
+    device = open_device("rocm:emulated-gfx1100")
+    n = 100
+    stream = device.stream()
+    buffers = [device.allocate(4 * n) for _ in range(3)]
+    for buffer in buffers:
+        device.fill(buffer.address, 0, 4 * n, stream)
+    function = device.load_kernels(add_kernel("gfx1100")).function("vector_add")
+    arguments = Arguments(KINDS)
+    arguments.set_all([*(b.address for b in buffers), n + 1, 0, 0])
+    Launch(function, arguments, (1, 1, 1), (64, 1, 1)).issue(stream)
+    with pytest.raises(DeviceError, match=r"hipErrorIllegalAddress.*vector_add.*emulator_kernels"):
+        stream.synchronize()
+
+
+def test_kernels_of_another_architecture_are_refused() -> None:
+    device = open_device("rocm:emulated-gfx1100")
+    with pytest.raises(DeviceError, match=r"hipErrorNoBinaryForGpu.*gfx942.*gfx1100"):
+        device.load_kernels(add_kernel("gfx942"))
+    with pytest.raises(DeviceError, match="hipErrorInvalidImage"):
+        device.load_kernels(b"\x7fELF" + bytes(200))
