@@ -74,7 +74,7 @@ def test_lists_and_streams() -> None:
 
 
 def test_long_prompts_do_not_stall_decoding() -> None:
-    e = engine(max_tokens=8)
+    e = LLMEngine(ToyExecutable(limits(max_tokens=8)), None, prefill_chunk=8)
     e.add_request([1, 2], SamplingParams(max_tokens=30))
     e.step()
     long = e.add_request(list(range(40)), SamplingParams(max_tokens=3))

@@ -95,7 +95,7 @@ class LLMEngine(Generation):
             self._grammars = GrammarCompiler(tokenizer, limits.vocab_size)
         self._max_waiting = max_waiting
         self._alive: dict[str, SequenceGroup] = {}
-        self._deadlines: list[tuple[float, int, SequenceGroup]] = []  # a heap
+        self._deadlines: list[tuple[float, str]] = []  # a heap, of finished ones too
         self._serial = itertools.count()
         self._undelivered: list[Delta] = []
         self._in_bookkeeping = False
@@ -182,8 +182,8 @@ class LLMEngine(Generation):
         self._alive[request_id] = group
         self.scheduler.add(group.lead)
         if group.request.deadline_s is not None:
-            late = now + group.request.deadline_s
-            heappush(self._deadlines, (late, next(self._serial), group))
+            group.deadline = now + group.request.deadline_s
+            heappush(self._deadlines, (group.deadline, request_id))
         self._in_bookkeeping = False
         return request_id
 
@@ -337,8 +337,9 @@ class LLMEngine(Generation):
     def _end_what_is_late(self) -> None:
         """Ends requests whose deadline is over."""
         while self._deadlines and self._deadlines[0][0] <= self.clock():
-            _, _, group = heappop(self._deadlines)
-            if group.open:
+            deadline, request_id = heappop(self._deadlines)
+            group = self._alive.get(request_id)
+            if group is not None and group.deadline == deadline:
                 self.scheduler.decisions.deadline += 1
                 self._undelivered += map(last_delta, self._finish_all(group, "deadline"))
 

@@ -101,8 +101,9 @@ class Speculator:
         if not self._settings.adaptive:
             return self._settings.most
         share = self._cost.token_share(sequences)
-        if share is None:
-            return self._settings.most if self._cost.plain_known(sequences) else 0
+        if share is None:  # a few tries, of different sizes, tell what guesses cost
+            tries = min(1 + self.steps % 4, self._settings.most)
+            return tries if self._cost.plain_known(sequences) else 0
         right = self._right.get(id(sequence), _PRIOR)
         if right <= share:
             waited = self._waited.get(id(sequence), 0) + 1
