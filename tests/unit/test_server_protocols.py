@@ -82,6 +82,14 @@ def test_bad_completions(change: dict[str, Any], param: str) -> None:
     assert answer.status == 400 and answer.error["param"] == param, answer.text
 
 
+def test_one_prompt_that_does_not_fit_refuses_all() -> None:
+    server = client()
+    for stream in (True, False):
+        body = {"prompt": ["the", "the fox " * 300, "a"], "max_tokens": 300, "stream": stream}
+        assert server.post(COMPLETIONS, body).status == 400
+        engine_toy.assert_idle(server.engine)
+
+
 def test_a_prompt_of_tokens_is_shortened_when_that_is_asked_for() -> None:
     body = {"prompt": "the fox " * 300, "max_tokens": 2}
     assert client().post(COMPLETIONS, body).status == 400

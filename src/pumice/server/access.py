@@ -17,6 +17,7 @@ from pumice.server.errors import ApiError, body_of, from_exception
 from pumice.server.responses import ClientGone
 from pumice.server.tally import TALLY, Tally
 
+GONE = 499  # in the log and the figures: the client left, as nginx has it
 log = logging.getLogger("pumice.server")
 
 
@@ -34,7 +35,7 @@ class Access:
         start = time.perf_counter()
         tally = Tally()
         TALLY.set(tally)
-        status = 0
+        status, gone = 0, False
         name = uuid.uuid4().hex
 
         async def watched(message: Message) -> None:
@@ -49,7 +50,7 @@ class Access:
         try:
             await self._app(scope, receive, watched)
         except ClientGone:
-            pass
+            gone = True
         except Exception as error:
             if status == 0:
                 await self._tell(error, scope, receive, watched)
@@ -57,10 +58,11 @@ class Access:
                 log.error("the answer broke off", exc_info=error)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
-            gone = status == 0
-            self._context.metrics.answered(scope["method"], route, 499 if gone else status)
+            if gone or status == 0:
+                status = GONE
+            self._context.metrics.answered(scope["method"], route, status)
             if self._context.settings.access_log:
-                self._line(scope, 499 if gone else status, time.perf_counter() - start, tally)
+                self._line(scope, status, time.perf_counter() - start, tally)
 
     async def _tell(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         await error_answer(error, scope["path"], self._context)(scope, receive, send)
