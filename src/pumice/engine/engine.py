@@ -49,6 +49,7 @@ class LLMEngine(Generation):
         prefix_cache: bool = True,
         max_running: int | None = None,
         prefill_chunk: int | None = None,
+        mixed_steps: bool = False,
         max_waiting: int | None = None,
         speculation: Speculation | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -58,8 +59,10 @@ class LLMEngine(Generation):
         `stop_token_ids` is known. name: the model's, for people. prefix_cache: keep blocks for
         later requests. max_running: outputs that run at once; None: as many as a step holds.
         prefill_chunk: tokens of prompts in one step; None: as many as do not delay running streams
-        much. max_waiting: requests that may wait beyond those that find a place; None: any number.
-        speculation: guesses that are checked in one step; None makes none. clock: seconds.
+        much. mixed_steps: prompts are computed in steps that decode too, rather than by turns:
+        perhaps faster, but rounding then depends on what else runs. max_waiting: requests that may
+        wait beyond those that find a place; None: any number. speculation: guesses that are checked
+        in one step; None makes none. clock: seconds.
         """
         for what, value in (
             ("max_running", max_running),
@@ -83,7 +86,9 @@ class LLMEngine(Generation):
             prefix_cache=prefix_cache,
             can_copy=self._copy_blocks is not None,
         )
-        self.scheduler = Scheduler(limits, self.cache, max_running=max_running, chunk=prefill_chunk)
+        self.scheduler = Scheduler(
+            limits, self.cache, max_running=max_running, chunk=prefill_chunk, mixed=mixed_steps
+        )
         self._builder = BatchBuilder(limits)
         self._sampler = Sampler(limits.vocab_size)
         self.speculator: Speculator | None = None

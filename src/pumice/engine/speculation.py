@@ -2,8 +2,9 @@
 
 Speculative decoding (Leviathan et al., 2023): a step over one token of a sequence costs nearly as
 much as one over several, so right guesses are tokens for little. Guesses never change what is
-generated (`choose` says why); they only cost or save time. How many are worth it is decided from
-measurements, and none are made where they lose.
+generated (`choose` says why), but for rounding: where a device computes one token by other kernels
+than several, a near tie may fall the other way. How many are worth it is decided from measurements,
+and none are made where they lose.
 """
 
 from __future__ import annotations
