@@ -44,7 +44,8 @@ class Choice:
         hidden: frozenset[str] = frozenset(),
     ) -> None:
         self._parser = parser
-        self._matcher = StopMatcher(list(stop))
+        self._stop = list(stop)
+        self._matcher = StopMatcher(self._stop)
         self._one_call = one_call
         self._hidden = hidden
         self._done = False
@@ -94,7 +95,8 @@ class Choice:
                     self._done = True
                     break
                 self.tool_calls += 1
-                held = self._matcher.finish()  # a stop string does not reach over a call
+                held = self._matcher.finish()
+                self._matcher = StopMatcher(self._stop)  # a stop string does not reach over a call
                 if held:
                     passed.append(ContentDelta(held))
             passed.append(event)
