@@ -88,7 +88,9 @@ def load(
 def _odd_words(space: Space, offsets: Array) -> Array:
     """16-bit words at any address."""
     data = space.views[1]
-    return data[offsets].astype(np.uint16) | data[offsets + 1].astype(np.uint16) << np.uint16(8)
+    low, high = data[offsets].astype(np.uint16), data[offsets + 1].astype(np.uint16)
+    words: Array = low | high << np.uint16(8)
+    return words
 
 
 def _load_unaligned(space: Space, offsets: Array, flat: Array, rows: list[Array]) -> None:

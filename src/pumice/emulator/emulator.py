@@ -32,11 +32,12 @@ from pumice.emulator.state import State
 from pumice.emulator.traffic import Traffic
 from pumice.errors import ArtifactError, UsageError
 
-_MAX_LANES = 16384  # lanes that run as one vector
+_MAX_LANES = 8192  # lanes that run as one vector
+_KEPT = 256 << 20  # bytes of batches that are kept for the next launch
 _MAX_LDS = 160 * 1024
 
 
-@dataclass
+@dataclass(eq=False)
 class Module:
     """A loaded code object. `address` is where its .text lies."""
 
@@ -44,7 +45,6 @@ class Module:
     address: int
     allocation: int
     codes: dict[str, Code] = field(default_factory=dict)
-    batches: dict[tuple[object, ...], Batch] = field(default_factory=dict)
 
     @functools.cached_property
     def lines(self) -> LineTable:
@@ -68,6 +68,7 @@ class Emulator:
         self.arch = arch
         self.memory = memory if memory is not None else Memory(capacity)
         self.modules: list[Module] = []
+        self._batches: dict[tuple[object, ...], Batch] = {}  # the last used one at the end
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -126,6 +127,8 @@ class Emulator:
 
     def unload(self, module: Module) -> None:
         self.modules.remove(module)
+        for key in [key for key in self._batches if key[0] == module.address]:
+            del self._batches[key]
         self.free(module.allocation)
 
     # -- launches ---------------------------------------------------------------------------------
@@ -221,7 +224,7 @@ class Emulator:
             invalid="log" if batch.watch is not None else "ignore",
             call=batch.watch,  # type: ignore[arg-type]
         ):
-            while part := [(x, y, z) for z, y, x in itertools.islice(ids, groups)]:
+            while part := [(x, y, z) for z, y, x in itertools.islice(ids, batch.groups)]:
                 batch.start(launch, part)
                 batch.run()
         for entry in batch.program.blocks.values():
@@ -239,10 +242,19 @@ class Emulator:
     def _batch(
         self, module: Module, kernel: Kernel, groups: int, waves: int, lds: int, sanitize: bool
     ) -> Batch:
-        """Registers and bound code, kept for the next launch of the same shape."""
-        key = (kernel.name, groups, waves, lds, sanitize)
-        found = module.batches.get(key)
-        if found is not None:
+        """Registers and bound code, kept for the next launch of this kernel with as many
+        workgroups, or up to half fewer: the others then stay idle.
+        """
+        shape = (module.address, kernel.name, waves, lds, sanitize)
+        fitting = [
+            batch.groups
+            for key, batch in self._batches.items()
+            if key[:-1] == shape and groups <= batch.groups <= 2 * groups
+        ]
+        if fitting:
+            place = (*shape, min(fitting))
+            found = self._batches.pop(place)
+            self._batches[place] = found
             return found
         code = module.codes.get(kernel.name)
         if code is None:
@@ -261,9 +273,10 @@ class Emulator:
             code, self.memory, module.address, groups, waves, lds, Traffic(),
             watch if sanitize else None, granule,
         )  # fmt: skip
-        module.batches[key] = found
-        while len(module.batches) > 8:
-            module.batches.pop(next(iter(module.batches)))
+        place = (*shape, groups)
+        self._batches[place] = found
+        while len(self._batches) > 1 and sum(b.nbytes for b in self._batches.values()) > _KEPT:
+            del self._batches[next(iter(self._batches))]
         return found
 
 
