@@ -26,6 +26,7 @@ from pumice.runtime.devices.driver.table import ROLES
         ("cuda:00000000:C1:00.0", DeviceName("cuda", pci="0000:c1:00.0")),
         ("rocm:41:00.1", DeviceName("rocm", pci="0000:41:00.1")),
         ("rocm:emulated-gfx1100", DeviceName("rocm", emulated="gfx1100")),
+        ("rocm:sanitized-gfx942", DeviceName("rocm", emulated="gfx942", sanitize=True)),
     ],
 )
 def test_names(text: str, name: DeviceName) -> None:
@@ -33,7 +34,17 @@ def test_names(text: str, name: DeviceName) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "vulkan", "cuda:", "cuda:-1", "rocm:x", "cuda:emulated-sm_90", "rocm:emulated-"]
+    "text",
+    [
+        "",
+        "vulkan",
+        "cuda:",
+        "cuda:-1",
+        "rocm:x",
+        "cuda:emulated-sm_90",
+        "rocm:emulated-",
+        "rocm:sanitized",
+    ],
 )
 def test_other_names_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"allowed: cuda, rocm.*emulated-gfx1100"):

@@ -92,10 +92,13 @@ class KernelCalls(WorkCalls):
                     shared,
                     arguments,
                 )
-            except DeviceError as error:
-                raise HipError(Status.ILLEGAL_ADDRESS, str(error)) from None
             except PumiceError as error:
-                raise HipError(Status.LAUNCH_FAILURE, str(error)) from None
+                fault = isinstance(error, DeviceError)
+                detail = f"kernel {kernel.name}: {error.message}"
+                if fault and error.hint:  # the sanitizer knows more
+                    detail += f" (rocm:sanitized-{self.card.arch} names the source line)"
+                status = Status.ILLEGAL_ADDRESS if fault else Status.LAUNCH_FAILURE
+                raise HipError(status, detail) from None
 
         self._stream(stream).put(work)
 
