@@ -42,10 +42,12 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "runtime": _BASE | {"targets", "emulator"},  # emulator: by name, see LAZY
     "text": _BASE | {"targets"},
     "engine": _RUN,
+    "server": _RUN,
     "compile_worker": _BUILD,
     "prepare": _BUILD,
-    "bench": _BUILD | _RUN | {"prepare"},
-    "cli": _BUILD | _RUN | {"prepare", "bench"},
+    "torch": _OPERATORS | {"tuning", "runtime", "compiler"},
+    "bench": _BUILD | _RUN | {"prepare", "torch"},
+    "cli": _BUILD | _RUN | {"prepare", "bench", "server"},
     "api": _RUN | {"prepare", "cli"},  # cli: its settings, for the cache's place
     "__main__": frozenset({"cli"}),
 }
@@ -57,12 +59,19 @@ LAZY: Mapping[str, frozenset[str]] = {"runtime": frozenset({"emulator"})}
 RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "tvm": ("operators", "tuning", "models", "compiler", "bench.microkernels"),
     "tvm_ffi": ("operators", "tuning", "models", "compiler", "bench.microkernels"),
-    "torch": (),
+    "torch": ("torch", "bench.operators"),
     "transformers": (),
     "tinygrad": ("emulator",),
-    "triton": (),
-    "matplotlib": ("bench.plot",),
+    "triton": ("operators.triton.build", "torch", "bench.operators"),
+    "matplotlib": ("bench.plot", "bench.serving_plot"),
+    "httpx": ("bench.serving_client",),
+    "llguidance": ("engine.grammar_matcher",),
     "typer": ("cli",),
+    "fastapi": ("server",),
+    "starlette": ("server",),
+    "uvicorn": ("server",),
+    "pydantic": ("server",),
+    "prometheus_client": ("server",),
     "rich": ("cli", "compiler.progress"),
 }
 # Modules that a file of cli/ may import while `pumice --help` runs, besides the standard library.
@@ -335,10 +344,12 @@ def test_a_cycle_is_found() -> None:
     ("modules", "forbidden"),
     [
         ("pumice.runtime.load", "tvm tvm_ffi torch transformers triton typer"),
-        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer"),
+        ("pumice.engine", "tvm tvm_ffi torch transformers triton typer llguidance"),
         ("pumice.text", "tvm tvm_ffi torch transformers triton typer"),
+        ("pumice.server", "tvm tvm_ffi torch transformers triton typer rich"),
+        ("pumice.server.parsers", "tvm tvm_ffi torch transformers triton typer numpy fastapi"),
         ("pumice", "tvm tvm_ffi torch transformers triton typer rich"),
-        ("pumice.cli.app", "tvm tvm_ffi torch transformers triton rich numpy"),
+        ("pumice.cli.app", "tvm tvm_ffi torch transformers triton rich numpy fastapi uvicorn"),
         ("pumice.api", "tvm tvm_ffi torch transformers triton typer rich"),
     ],
 )

@@ -2,6 +2,7 @@
 
     PumiceError                     exit status 1
     ├── UsageError                  2   an argument is not allowed (temperature -1, unknown device)
+    │   └── GrammarError            2   a grammar for the output is wrong or cannot be enforced
     ├── ModelFileError              3   a file is damaged, truncated, or not what it claims to be
     │   └── WeightMismatchError     3   tensors missing, extra or misshapen for the architecture
     ├── UnsupportedError            4   valid, but not something Pumice can run
@@ -11,8 +12,11 @@
     ├── StorageError                7   disk full, directory read-only, download failed
     ├── CompileError                8   a compiler phase failed
     ├── ArtifactError               9   an artifact is damaged or was made for something else
-    └── DeviceError                 10  a device is missing or failed
-        └── KernelFaultError        10  a kernel read or wrote where it must not, or raced
+    ├── DeviceError                 10  a device is missing or failed
+    │   └── KernelFaultError        10  a kernel read or wrote where it must not, or raced
+    └── UnavailableError            11  not now: what was asked for is allowed
+        ├── QueueFullError          11  too many requests wait already
+        └── EngineClosedError       11  the engine admits nothing any more
 
 A message says what failed, the value received, what is allowed, and the next step (`hint`).
 """
@@ -38,6 +42,17 @@ class UsageError(PumiceError, ValueError):
     """An argument's value is not allowed."""
 
     exit_code = 2
+
+
+class GrammarError(UsageError):
+    """A grammar for the output is wrong, or holds what cannot be enforced.
+
+    `where` is the offending property: a JSON pointer into a schema, else "".
+    """
+
+    def __init__(self, message: str, *, where: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.where = where
 
 
 class ModelFileError(PumiceError):
@@ -101,3 +116,25 @@ class DeviceError(PumiceError):
 
 class KernelFaultError(DeviceError):
     """A kernel touched memory that is not its own, or its waves raced or disagreed at a barrier."""
+
+
+class UnavailableError(PumiceError):
+    """The request is allowed, but cannot be taken now."""
+
+    exit_code = 11
+
+
+class QueueFullError(UnavailableError):
+    """As many requests wait already as may: `waiting` of `bound`."""
+
+    def __init__(self, waiting: int, bound: int) -> None:
+        super().__init__(
+            f"{waiting:,} requests wait already; {bound:,} may",
+            hint="Try again later, or let more wait (max_waiting).",
+        )
+        self.waiting = waiting
+        self.bound = bound
+
+
+class EngineClosedError(UnavailableError):
+    """The engine is closed or about to be, and admits nothing any more."""

@@ -92,3 +92,15 @@ def atomic_directory(final: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def atomic_write_text(path: Path, text: str) -> None:
+    """Writes a file that is there whole or not at all; its folder is made."""
+    make_directory(path.parent)
+    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        work.write_text(text)
+        os.replace(work, path)
+    except OSError as error:
+        work.unlink(missing_ok=True)
+        raise storage_error(error, path) from error

@@ -162,7 +162,8 @@ def test_options_that_do_not_exist() -> None:
     for arguments in (
         ("--frobnicate",),
         ("chat", "--frobnicate"),
-        ("serve",),
+        ("serf",),
+        ("serve", "--frobnicate"),
         ("bench", "-r", "x"),
     ):
         result = run(*arguments)

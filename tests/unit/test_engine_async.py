@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from engine_fakes import assert_idle, greedy_ids, limits, make
+from engine_toy import assert_idle, greedy_ids, limits, make
 
 from pumice.engine.async_engine import AsyncEngine
 from pumice.engine.sampling_params import SamplingParams
@@ -32,7 +32,7 @@ def test_several_streams_at_once() -> None:
 
     for i, ids in enumerate(asyncio.run(main())):
         assert ids == greedy_ids([20 + i, 9], 10, VOCAB)
-    assert max(map(len, fake.shapes)) > 1 and len(fake._threads) == 1
+    assert max(map(len, fake.shapes)) > 1 and len(fake.threads) == 1
     assert_idle(inner)
 
 

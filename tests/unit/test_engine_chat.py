@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_fakes import assert_idle, limits, make
+from engine_toy import assert_idle, limits, make
 
 from pumice.engine.chat import ChatModule
 from pumice.errors import ContextLengthError, UsageError

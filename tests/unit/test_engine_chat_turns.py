@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 
 import pytest
-from engine_helpers import ToyExecutable, limits, scripted, tokenizer
+from engine_toy import (
+    ToyExecutable,
+    scripted,
+)
+from engine_toy import (
+    plain_tokenizer as tokenizer,
+)
+from engine_toy import (
+    small_limits as limits,
+)
 
 from pumice.engine import ChatModule, LLMEngine
 from pumice.engine.history import continue_tokens
@@ -114,11 +123,16 @@ def test_an_answer_that_failed_leaves_the_history() -> None:
     with pytest.raises(DeviceError, match="not finite"), pytest.warns(RuntimeWarning):
         module.generate("the dog")
     executable.model = model
-    executable.fail = lambda step: KeyboardInterrupt() if step == 2 else None
+
+    def interrupt(step: int) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    executable.before = interrupt
     with pytest.raises(KeyboardInterrupt):
         module.generate("the dog")
     assert module.messages == []
-    executable.fail = lambda step: None
+    executable.before = lambda step: None
     assert module.generate("the dog") == "the fox jumps"
     assert module.engine.audit() == []
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_helpers import (
+from engine_toy import (
     ToyExecutable,
     greedy_reference,
     hashed_logits,
-    limits,
     scripted,
-    tokenizer,
+)
+from engine_toy import (
+    plain_tokenizer as tokenizer,
+)
+from engine_toy import (
+    small_limits as limits,
 )
 
 from pumice.engine import LLMEngine, SamplingParams
@@ -171,13 +175,13 @@ def test_cancel_frees_the_blocks_at_once() -> None:
     b = e.add_request([1, 2], SamplingParams(max_tokens=10))
     for _ in range(3):
         e.step()
-    done = e.cancel(a)
-    assert done is not None and done.finish_reason == "cancelled"
+    (done,) = e.cancel(a)
+    assert done.finish_reason == "cancelled"
     assert done.token_ids == greedy_reference(hashed_logits(61), PROMPT, len(done.token_ids))
     assert e.audit() == [] and e.alive == [b] and e.cache.in_use == 1
-    assert e.cancel(a) is None and e.cancel("nobody") is None
+    assert e.cancel(a) == [] and e.cancel("nobody") == []
     waiting = e.add_request(PROMPT)
-    assert e.cancel(waiting).token_ids == []  # type: ignore[union-attr]
+    assert e.cancel(waiting)[0].token_ids == []
     closed = e.stream(PROMPT)
     next(closed)
     closed.close()
@@ -190,7 +194,12 @@ def test_a_failed_step_leaves_the_engine_usable() -> None:
         other = e.add_request([1, 2, 3], SamplingParams(max_tokens=20))
         executable = e.executable
         assert isinstance(executable, ToyExecutable)
-        executable.fail = lambda step, error=error: error if step == 4 else None  # type: ignore[misc]
+
+        def fail(step: int, error: BaseException = error) -> None:
+            if step == 5:
+                raise error
+
+        executable.before = fail
         with pytest.raises(type(error)):
             e.generate([PROMPT, [1]], SamplingParams(max_tokens=30))
         assert e.alive == [other] and e.audit() == []

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from engine_helpers import ToyExecutable, greedy_reference, hashed_logits, limits
+from engine_toy import (
+    ToyExecutable,
+    greedy_reference,
+    hashed_logits,
+)
+from engine_toy import (
+    small_limits as limits,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -113,8 +120,7 @@ def run(load: list[Job], bounds: StepLimits, prefix_cache: bool, chunk: int | No
                 except ContextLengthError:
                     assert not fits
             if job.cancelled is not None and job.arrives + job.cancelled == now and index in ids:
-                done = engine.cancel(ids[index])
-                if done is not None:
+                for done in engine.cancel(ids[index]):
                     outputs[index], reasons[index] = done.token_ids, done.finish_reason
                     assert ids[index] not in engine.alive
         for delta in engine.step():
@@ -189,7 +195,7 @@ def test_crowded() -> None:
             context_length=68,
         )
         engine = run(load, bounds, prefix_cache=seed % 4 > 0, chunk=None)
-        preemptions += engine.scheduler.preemptions
+        preemptions += engine.scheduler.decisions.preempted
         cached += engine.stats.cached_tokens
     assert preemptions > 20
     assert cached > 500

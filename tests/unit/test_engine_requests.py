@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_fakes import EOS, assert_idle, check, greedy_ids, limits, make, tokenizer
+from engine_toy import EOS, assert_idle, check, greedy_ids, limits, make, tokenizer
 
 from pumice.engine.sampling_params import SamplingParams
 from pumice.errors import ContextLengthError, UsageError
@@ -34,7 +34,7 @@ def test_a_stop_string_over_token_borders_ends_the_text_before_it() -> None:
     done = deltas[-1].completion
     assert done is not None and done.text == "one ENx " == "".join(d.text for d in deltas)
     assert (done.finish_reason, done.stop) == ("stop", "END")
-    assert len(done.token_ids) == len("one ENx END") == fake.steps
+    assert len(done.token_ids) == len("one ENx END") == len(fake.steps)
     shown = ""
     for delta in deltas:
         shown += delta.text
@@ -85,7 +85,7 @@ def test_a_prompt_without_room_names_both_sizes(count: int) -> None:
     with pytest.raises(ContextLengthError) as caught:
         engine.generate([5] * count)
     assert f"{count:,}" in caught.value.message and "16" in caught.value.message
-    assert caught.value.hint and fake.steps == 0
+    assert caught.value.hint and not fake.steps
     assert_idle(engine)
 
 
@@ -114,7 +114,7 @@ def test_bad_ids_and_counts() -> None:
         engine.add_request([1], request_id="a")
     with pytest.raises(UsageError, match="2 prompts"):
         engine.generate([[1], [2]], [SamplingParams()])
-    assert engine.cancel("nobody") is None
+    assert engine.cancel("nobody") == []
     engine.cancel("a")
     assert_idle(engine)
 
@@ -143,7 +143,7 @@ def test_an_exception_in_the_executable(error: type[BaseException], step: int) -
     with pytest.raises(error):
         engine.generate(prompts, params)
     assert_idle(engine)
-    fake.before = None
+    fake.before = lambda _: None
     again = engine.generate(prompts, params)
     fresh, _ = make()
     assert [d.token_ids for d in again] == [d.token_ids for d in fresh.generate(prompts, params)]

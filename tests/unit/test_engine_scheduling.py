@@ -6,7 +6,7 @@ import dataclasses
 import functools
 
 import pytest
-from engine_fakes import EOS, assert_idle, check, greedy_ids, limits, make, run_all, tokenizer
+from engine_toy import EOS, assert_idle, check, greedy_ids, limits, make, run_all, tokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -104,8 +104,7 @@ def test_every_request_finishes_with_the_text_it_has_alone(
                 options = {"request_id": str(index), "cache_salt": case.salt}
                 engine.add_request(case.prompt, case.params, **options)
             if case.cancel_at == step:
-                cancelled = engine.cancel(str(index))
-                if cancelled is not None:
+                for cancelled in engine.cancel(str(index)):
                     outputs[str(index)] = cancelled
                 check(engine)
         for delta in engine.step():
@@ -117,7 +116,7 @@ def test_every_request_finishes_with_the_text_it_has_alone(
         step += 1
         assert step < 3000, "no progress"
     assert_idle(engine)
-    PREEMPTIONS[0] += engine.scheduler.preemptions
+    PREEMPTIONS[0] += engine.scheduler.decisions.preempted
     assert len(outputs) == len(requests)
     for index, case in enumerate(requests):
         output, expected = outputs[str(index)], alone(case.prompt, (case.max_tokens, case.seed))
@@ -158,7 +157,7 @@ def test_preemption_gives_the_same_text(prefix_cache: bool) -> None:
     params = SamplingParams(max_tokens=24, ignore_eos=True)
     prompts_ = [[20 + i, 30 + i, 40 + i] for i in range(4)]
     outputs = engine.generate(prompts_, params)
-    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.decisions.preempted > 0
     assert_idle(engine)
     for prompt, output in zip(prompts_, outputs, strict=True):
         single, _ = make(limits())
@@ -172,7 +171,7 @@ def test_the_earliest_is_served_first_and_never_preempted() -> None:
     outputs: dict[str, Completion] = {}
     run_all(engine, outputs)
     assert list(outputs) == ids
-    assert engine.scheduler.preemptions > 0
+    assert engine.scheduler.decisions.preempted > 0
 
 
 def test_a_long_prompt_does_not_stop_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Progress of downloads: a bar on a terminal, a line a file elsewhere."""
+"""Progress of downloads and of counted work: a bar on a terminal, a line elsewhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,23 @@ def download_progress() -> Iterator[Report]:
     """
     with contextlib.ExitStack() as stack:
         yield _terminal(stack) if sys.stderr.isatty() else _plain()
+
+
+@contextlib.contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Yields a function that counts one more of `total`."""
+    if not sys.stderr.isatty():
+        note(what)
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
 
 
 def _plain() -> Report:

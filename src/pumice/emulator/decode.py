@@ -18,7 +18,7 @@ from pumice.errors import UnimplementedInstructionError, UnsupportedError
 
 _DPP = (233, 234, 250)
 _VOP3P_CDNA = 0b110100111
-_LD_SCALE = 0xD3AC  # the first half of V_MFMA_SCALE_*: V_MFMA_LD_SCALE_B32
+_SCALED_MFMA = 0xD3AC
 
 
 @dataclass(frozen=True)
@@ -148,20 +148,24 @@ def decode(code: bytes, pc: int, arch: str) -> Instruction:
     if len(data) < 4:
         raise UnsupportedError(f"the program runs off its code at byte 0x{pc:x} of {len(code)}")
     word = int.from_bytes(data[:4], "little")
+    data = data.ljust(16, b"\0")
     if isa == "rdna3" and word >> 26 == 0b111000:
         return _mubuf(data, pc)
     if isa == "rdna4" and word >> 26 == 0b110001:
         return _vbuffer(data, pc)
     if arch == "gfx90a" and word >> 23 == _VOP3P_CDNA and (word >> 16 & 127) in GFX90A_OPCODES:
-        return _mfma_gfx90a(data, pc)
-    if isa == "cdna" and word >> 16 != _LD_SCALE:  # its second half alone says too little
-        data = data[:8]
+        # gfx942, whose table the rest is decoded by, gave these opcodes to other instructions.
+        return _mfma(data, pc, GFX90A_OPCODES[word >> 16 & 127].lower())
+    if isa == "cdna" and word >> 16 != _SCALED_MFMA:
+        data = data[:8]  # the tables take any 8 bytes before a matrix instruction for its scales
     try:
-        name, encoding, mnemonic, fields, size = _decode_word(data.ljust(16, b"\0"), isa)
+        name, encoding, mnemonic, fields, size = _decode_word(data, isa)
     except (ValueError, AssertionError, AttributeError, TypeError) as why:
         raise UnimplementedInstructionError(
             f"the word 0x{word:08x} at byte 0x{pc:x} is no known instruction of {arch}: {why}"
         ) from why
+    if encoding == "VOP3P" and name.startswith(("v_mfma", "v_smfmac")):
+        return _mfma(data, pc, mnemonic)  # XF32's, which the tables leave among the packed ones
     if fields.get("src0") in _DPP and "DPP" not in encoding and isa != "cdna":
         more = _dpp_fields(fields["src0"], int.from_bytes(data[size : size + 4], "little"))
         encoding += "_DPP16" if fields["src0"] == 250 else "_DPP8"
@@ -187,8 +191,8 @@ def _dpp_fields(source: int, word: int) -> dict[str, int]:
     return found
 
 
-def _mfma_gfx90a(data: bytes, pc: int) -> Instruction:
-    """gfx942, whose table the rest is decoded by, gave these opcodes to other instructions."""
+def _mfma(data: bytes, pc: int, name: str) -> Instruction:
+    """A matrix instruction of CDNA (VOP3P-MAI: "CDNA3 ISA", section 13.3.6)."""
     word = int.from_bytes(data[:8], "little")
     places = {
         "vdst": (7, 0), "cbsz": (10, 8), "abid": (14, 11), "acc_cd": (15, 15), "op": (22, 16),
@@ -196,5 +200,4 @@ def _mfma_gfx90a(data: bytes, pc: int) -> Instruction:
     }  # fmt: skip
     fields = {name: _bits(word, *place) for name, place in places.items()}
     fields["vdst"] += 256
-    name = GFX90A_OPCODES[fields["op"]].lower()
     return Instruction(name, "VOP3P_MFMA", fields, pc, 8, data[:8], name)

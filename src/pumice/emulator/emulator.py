@@ -219,7 +219,8 @@ class Emulator:
         for entry in batch.program.blocks.values():
             for kind, count in entry.counts.items():
                 report.instructions[kind] += count * entry.executions
-            report.matrix_flops += entry.flops * entry.executions
+            for kind, count in entry.flops.items():
+                report.flops[kind] += count * entry.executions
         report.traffic = Traffic(**vars(traffic))
         report.traffic.bytes_read = dict(traffic.bytes_read)
         report.traffic.bytes_written = dict(traffic.bytes_written)

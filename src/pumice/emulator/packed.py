@@ -1,4 +1,4 @@
-"""Packed and mixed-precision operations (VOP3P), and dot products.
+"""Packed and mixed-precision operations (VOP3P).
 
 Follows the "RDNA3 ISA", sections 7.5 and 16.10, and the "CDNA3 ISA", section 12.10. op_sel picks
 the half of each source that makes the low result, op_sel_hi the one that makes the high result.
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from pumice.emulator import float_math as fm
-from pumice.emulator import numbers
 from pumice.emulator.decode import Instruction
+from pumice.emulator.dots import bind_dot
+from pumice.emulator.fp8 import FP8
 from pumice.emulator.operands import _FLOATS, Source, constant, source, vector_put
 from pumice.emulator.sanitizer import Watch
 from pumice.emulator.state import State
-from pumice.emulator.vector import clamp01, operand_codes, sources
+from pumice.emulator.vector import clamp01, operand_codes
 from pumice.errors import UnimplementedInstructionError
 
 Step = Callable[[], None]
@@ -63,49 +64,6 @@ _PACKED_F32: dict[str, Callable[..., Any]] = {
 }
 
 
-def _half(a: Any, high: int) -> Any:
-    """A float16 half of packed words as float32."""
-    part = (a >> _U32(16) if high else a & _U32(0xFFFF)).astype(np.uint16)
-    return part.view(np.float16).astype(np.float32)
-
-
-def _brain(a: Any, high: int) -> Any:
-    return (a & _U32(0xFFFF0000) if high else a << _U32(16)).view(np.float32)
-
-
-def _dot2_f16(a: Any, b: Any, c: Any) -> Any:
-    total = _half(a, 0).astype(np.float64) * _half(b, 0)
-    return total + _half(a, 1).astype(np.float64) * _half(b, 1) + c
-
-
-def _dot2_bf16(a: Any, b: Any, c: Any) -> Any:
-    total = _brain(a, 0).astype(np.float64) * _brain(b, 0)
-    return total + _brain(a, 1).astype(np.float64) * _brain(b, 1) + c
-
-
-DOT2: dict[str, Callable[[Any, Any, Any], Any]] = {"f16": _dot2_f16, "bf16": _dot2_bf16}
-
-
-def _integer_parts(a: Any, bits: int, signed: bool) -> list[Any]:
-    """The 2, 4 or 8 fields of a word as int64."""
-    up = 64 - bits
-    found = []
-    for i in range(32 // bits):
-        part = (a >> _U32(bits * i)).astype(np.int64)
-        found.append(part << up >> up if signed else part & ((1 << bits) - 1))
-    return found
-
-
-def _integer_dot(bits: int, signed_a: bool, signed_b: bool) -> Callable[[Any, Any], Any]:
-    def run(a: Any, b: Any) -> Any:
-        pairs = zip(
-            _integer_parts(a, bits, signed_a), _integer_parts(b, bits, signed_b), strict=True
-        )
-        return sum(x * y for x, y in pairs)
-
-    return run
-
-
 def half_source(state: State, kind: str, code: int, literal: int, high: int) -> Source:
     """A 16-bit half of a packed source. A constant has 0 (or its sign) in the upper half."""
     if constant("u32", code, literal) is None:
@@ -131,9 +89,9 @@ def bind_packed(state: State, inst: Instruction, watch: Watch | None) -> Step | 
     if name.startswith("v_fma_mix"):
         return _mix(state, inst, watch)
     if name.startswith(("v_dot2", "v_dot4", "v_dot8")):
-        return _dot(state, inst)
-    if name in _FP8:
-        return _FP8[name](state, inst)
+        return bind_dot(state, inst)
+    if name in FP8:
+        return FP8[name](state, inst)
     if name == "v_bitop3_b32":
         return _bitop3(state, inst)
     if name.startswith("v_accvgpr_"):
@@ -212,7 +170,8 @@ def _packed_f32(state: State, inst: Instruction, watch: Watch | None) -> Step:
         got = []
         for i, code in enumerate(codes):
             register = constant("u32", code, literal) is None
-            pick = select[side] >> i & 1 if register else 0
+            half = select[0] if move else select[side]  # op_sel alone places a move
+            pick = half >> i & 1 if register else 0
             got.append(_negated(source(state, kind, code + pick, literal), negs[side] >> i & 1))
         sides.append(got)
     index = inst.vdst - 256
@@ -276,148 +235,6 @@ def _mix(state: State, inst: Instruction, watch: Watch | None) -> Step:
     return run
 
 
-def _dot(state: State, inst: Instruction) -> Step:
-    name = inst.name
-    literal = inst.get("literal")
-    codes = operand_codes(inst, 3)
-    accumulates = "acc" in name or "c_" in name
-    third = inst.vdst if accumulates else codes[2]
-    a, b = source(state, "u32", codes[0], literal), source(state, "u32", codes[1], literal)
-    if "DPP" in inst.encoding:
-        a, b = sources(state, inst, ("u32", "u32"))
-    index = inst.vdst - 256
-    neg, neg_hi = inst.get("neg"), inst.get("neg_hi")
-    get_a, get_b = a.get, b.get
-    if name in ("v_dot2_f16_f16", "v_dot2_bf16_bf16"):
-        return _dot2_small(state, inst, get_a, get_b)
-    if "_f32_" in name and name.startswith("v_dot2"):
-        if neg or neg_hi:
-            raise UnimplementedInstructionError("neg of a dot product")
-        c = source(state, "f32", third, literal)
-        function = DOT2["bf16" if name.endswith("bf16") else "f16"]
-        put = vector_put(state, "f32", index)
-        clamp = inst.get("clmp")
-
-        def dot2() -> None:
-            value = function(get_a(), get_b(), c.get())
-            put(clamp01(value) if clamp else value)
-
-        return dot2
-    if "_f32_" in name:
-        return _dot4_fp8(state, inst, get_a, get_b, source(state, "f32", third, literal))
-    bits = {"v_dot2": 16, "v_dot4": 8, "v_dot8": 4}[name[:6]]
-    if "_iu" in name:
-        signed = bool(neg & 1), bool(neg & 2)
-        wide_sign = True
-    else:
-        wide_sign = "_i32_" in name
-        signed = wide_sign, wide_sign
-    function2 = _integer_dot(bits, *signed)
-    addend = source(state, "i32" if wide_sign else "u32", third, literal)
-    put = vector_put(state, "u32", index)
-    saturate = inst.get("clmp")
-    low, high = (-(2**31), 2**31 - 1) if wide_sign else (0, 2**32 - 1)
-
-    def run() -> None:
-        total = function2(get_a(), get_b()) + addend.get().astype(np.int64)
-        if saturate:
-            total = np.clip(total, low, high)
-        put(total.astype(np.uint32))
-
-    return run
-
-
-def _dot2_small(
-    state: State, inst: Instruction, get_a: Callable[[], Any], get_b: Callable[[], Any]
-) -> Step:
-    """v_dot2_f16_f16 and v_dot2_bf16_bf16: the sum is of the sources' type."""
-    brain = "bf16" in inst.name
-    select = inst.get("opsel")
-    index = inst.vdst - 256
-    high = select >> 3 & 1
-    if brain:
-        c16 = source(state, "u16", inst.src2, inst.get("literal"), high=select >> 2 & 1)
-        put = vector_put(state, "u16", index, high=high)
-
-        def run_brain() -> None:
-            c = (c16.get().astype(_U32) << _U32(16)).view(np.float32)
-            put(fm.brain_bits(_dot2_bf16(get_a(), get_b(), c)).astype(np.uint16))
-
-        return run_brain
-    c_half = source(state, "h", inst.src2, inst.get("literal"), high=select >> 2 & 1)
-    put_half = vector_put(state, "h", index, high=high)
-    return lambda: put_half(_dot2_f16(get_a(), get_b(), c_half.get()))
-
-
-def _fp8_format(state: State, name: str) -> numbers.FloatFormat:
-    """OCP formats, or on gfx942 the FNUZ ones."""
-    key = "e4m3" if name == "fp8" else "e5m2"
-    return numbers.FORMATS[key + ("fnuz" if state.arch == "gfx942" else "")]
-
-
-def _dot4_fp8(
-    state: State,
-    inst: Instruction,
-    get_a: Callable[[], Any],
-    get_b: Callable[[], Any],
-    c: Source,
-) -> Step:
-    first, second = inst.name.split("_")[-2:]
-    table_a = numbers.table(_fp8_format(state, first), dtype="float64")
-    table_b = numbers.table(_fp8_format(state, second), dtype="float64")
-    put = vector_put(state, "f32", inst.vdst - 256)
-
-    def run() -> None:
-        a, b = get_a(), get_b()
-        total: Any = 0.0
-        for i in range(4):
-            shift, byte = _U32(8 * i), _U32(255)
-            total = total + table_a[a >> shift & byte] * table_b[b >> shift & byte]
-        put(total + c.get())
-
-    return run
-
-
-def _from_fp8(state: State, inst: Instruction) -> Step:
-    """v_cvt_f32_fp8 and bf8: one byte; v_cvt_pk_f32_fp8: two bytes to a register pair."""
-    which = inst.name.rsplit("_", 1)[1]
-    table = numbers.table(_fp8_format(state, which), dtype="float32")
-    (bound,) = sources(state, inst, ("u32",))
-    get = bound.get
-    index = inst.vdst - 256
-    select = inst.get("opsel")
-    byte = _U32(255)
-    if "_pk_" in inst.name:
-        shift = _U32(16 * (select & 1))
-        puts = [vector_put(state, "f32", index + i) for i in range(2)]
-
-        def pair() -> None:
-            bits = get() >> shift
-            puts[0](table[bits & byte])
-            puts[1](table[bits >> _U32(8) & byte])
-
-        return pair
-    # RDNA4's op_sel bits are swapped: bit 1 says which byte of the half, bit 0 which half.
-    place = (select & 1) << 1 | select >> 1 & 1
-    down = _U32(8 * place)
-    put = vector_put(state, "f32", index)
-    return lambda: put(table[get() >> down & byte])
-
-
-def _to_fp8(state: State, inst: Instruction) -> Step:
-    """v_cvt_pk_fp8_f32: two float32 to two bytes in one half of the destination."""
-    target = _fp8_format(state, inst.name.split("_")[3])
-    a, b = sources(state, inst, ("f32", "f32"))
-    put = vector_put(state, "u16", inst.vdst - 256, high=inst.get("opsel") >> 3 & 1)
-
-    def run() -> None:
-        low = numbers.encode(np.ascontiguousarray(a.get()), target).astype(np.uint16)
-        high = numbers.encode(np.ascontiguousarray(b.get()), target).astype(np.uint16)
-        put(low | high << np.uint16(8))
-
-    return run
-
-
 def _bitop3(state: State, inst: Instruction) -> Step:
     from pumice.emulator.int_math import bitop3
 
@@ -438,13 +255,3 @@ def _accumulator(state: State, inst: Instruction) -> Step:
     bound = source(state, "u32", code, inst.get("literal"))
     put = vector_put(state, "u32", to)
     return lambda: put(bound.get())
-
-
-_FP8: dict[str, Callable[[State, Instruction], Step]] = {
-    "v_cvt_f32_fp8": _from_fp8,
-    "v_cvt_f32_bf8": _from_fp8,
-    "v_cvt_pk_f32_fp8": _from_fp8,
-    "v_cvt_pk_f32_bf8": _from_fp8,
-    "v_cvt_pk_fp8_f32": _to_fp8,
-    "v_cvt_pk_bf8_f32": _to_fp8,
-}

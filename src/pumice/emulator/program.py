@@ -97,7 +97,7 @@ class Block:
     jump: Callable[[], Array] | None = None  # int64 [waves]: the next pc
     last: Instruction | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    flops: int = 0
+    flops: Counter[str] = field(default_factory=Counter)  # of one wave, by A's element type
     executions: int = 0  # summed over waves
     visits: int = 0
 
@@ -157,7 +157,8 @@ class Program:
     def _make(self, pc: int) -> Block:
         steps: list[Step] = []
         counts: Counter[str] = Counter()
-        begin, flops = pc, 0
+        begin = pc
+        flops: Counter[str] = Counter()
         while True:
             inst = self.code.at(pc)
             counts[instruction_class(inst)] += 1
@@ -168,7 +169,7 @@ class Program:
                 break
             if is_matrix(name):
                 spec = matrix_row(inst.mnemonic.removesuffix("_e64"))
-                flops += 2 * spec.m * spec.n * spec.k * spec.blocks
+                flops[spec.a] += 2 * spec.m * spec.n * spec.k * spec.blocks
             step = self.bind(inst)
             if step is not None:
                 steps.append(step)

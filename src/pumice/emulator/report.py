@@ -23,12 +23,16 @@ class LaunchReport:
     waves: int
     instructions: Counter[str] = field(default_factory=Counter)
     traffic: Traffic = field(default_factory=Traffic)
-    matrix_flops: int = 0
+    flops: Counter[str] = field(default_factory=Counter)  # of matrix instructions, by type of A
     faults: list[Fault] = field(default_factory=list)
     fault_count: int = 0  # lanes; `faults` holds one an instruction and kind
     lds_bytes: int = 0
     vgprs: int = 0
     sgprs: int = 0
+
+    @property
+    def matrix_flops(self) -> int:
+        return sum(self.flops.values())
 
     @property
     def bytes_read(self) -> int:
@@ -67,6 +71,6 @@ class LaunchReport:
             "segments_128": traffic.segments_128,
             "lds_accesses": traffic.lds_accesses,
             "lds_conflicts": traffic.lds_conflicts,
-            "matrix_flops": self.matrix_flops,
+            "matrix_flops": dict(self.flops),
             "faults": [str(fault) for fault in self.faults],
         }

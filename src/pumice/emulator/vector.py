@@ -263,7 +263,7 @@ def _dual_half(state: State, inst: Instruction, name: str, axis: str) -> Any:
         put = vector_put(state, "u32", destination(vdst))
         return (lambda a, b, c: np.where(c, b, a)), bound, put
     if name.startswith("dot2acc"):
-        from pumice.emulator.packed import DOT2
+        from pumice.emulator.dots import DOT2
 
         function = DOT2[name.removeprefix("dot2acc_f32_")]
         bound = [

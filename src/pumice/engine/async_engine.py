@@ -13,18 +13,22 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from pumice.engine.engine import LLMEngine
+from pumice.engine.outputs import last_delta
 from pumice.engine.request import Delta, Prompt
 from pumice.engine.sampling_params import SamplingParams
-from pumice.engine.sequence import Sequence
-from pumice.errors import DeviceError, UsageError
+from pumice.engine.sequence import SequenceGroup
+from pumice.errors import DeviceError, EngineClosedError
 
 Item = Delta | Exception
 
 
 class _Consumer:
-    """A coroutine's end of a request. `put` may be called from any thread."""
+    """A coroutine's end of a request. `put` may be called from any thread. left: outputs that have
+    not finished; the thread's.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: int) -> None:
+        self.left = outputs
         self._loop = asyncio.get_running_loop()
         self.queue: asyncio.Queue[Item] = asyncio.Queue()
 
@@ -46,7 +50,8 @@ class AsyncEngine:
         self._consumers: dict[str, _Consumer] = {}  # the thread's
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
-        self._closed = False
+        self._draining = self._closed = False
+        self._idle = threading.Event()  # nothing is alive
         self._thread = threading.Thread(target=self._work, name="pumice-engine", daemon=True)
         self._thread.start()
 
@@ -55,29 +60,43 @@ class AsyncEngine:
     ) -> AsyncGenerator[Delta, None]:
         """One request, delta by delta; the last one has the completion.
 
-        options: `Request`'s other fields. Closing the generator (`aclose`), or cancelling the task
-        that reads it, cancels the request. Errors are `LLMEngine.prepare`'s; DeviceError, in every
-        request, when a step fails.
+        options: `Request`'s other fields; with n > 1, every output's last delta has its completion.
+        Closing the generator (`aclose`), or cancelling the task that reads it, cancels the request.
+        Errors are those of `LLMEngine.prepare` and `submit`; DeviceError, in every request, when a
+        step fails; EngineClosedError after `drain` or `close`.
         """
-        sequence = await asyncio.to_thread(self.engine.prepare, prompt, params, **options)
-        consumer = _Consumer()
-        self._command(lambda: self._submit(sequence, consumer))
-        ended = False
+        if self._draining or self._closed:
+            raise EngineClosedError("the engine is closing and takes no more requests")
+        group = await asyncio.to_thread(self.engine.prepare, prompt, params, **options)
+        outputs = len(group.open)
+        consumer = _Consumer(outputs)
+        self._command(lambda: self._submit(group, consumer))
         try:
-            while not ended:
+            while outputs:
                 item = await consumer.queue.get()
                 if isinstance(item, Exception):
-                    ended = True
+                    outputs = 0
                     raise item
-                ended = item.completion is not None
+                outputs -= item.completion is not None
                 yield item
         finally:
-            if not ended and not self._closed:
-                self._command(lambda: self._cancel(sequence.request_id, consumer))
+            if outputs and not self._closed:
+                self._command(lambda: self._cancel(group.request_id, consumer))
 
     def figures(self) -> dict[str, Any]:
         """`LLMEngine.figures`. It only reads numbers, so the thread goes on."""
         return self.engine.figures()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Admits nothing more, lets what was admitted finish for at most so many seconds, and
+        closes. True when all of it finished; what did not ends as cancelled.
+        """
+        with self._wake:
+            self._draining = True
+            self._wake.notify()
+        finished = await asyncio.to_thread(self._idle.wait, timeout_s)
+        await self.close()
+        return finished
 
     async def close(self) -> None:
         """Ends the thread after its step. Requests that were alive end as cancelled."""
@@ -97,7 +116,7 @@ class AsyncEngine:
     def _command(self, command: Callable[[], None]) -> None:
         with self._wake:
             if self._closed:
-                raise UsageError("the engine is closed")
+                raise EngineClosedError("the engine is closed")
             self._commands.append(command)
             self._wake.notify()
 
@@ -113,14 +132,15 @@ class AsyncEngine:
             for delta in deltas:
                 self._deliver(delta)
         for request_id in self.engine.alive:
-            done = self.engine.cancel(request_id)
-            if done is not None:
-                self._deliver(Delta(request_id, finish_reason=done.finish_reason, completion=done))
+            for done in self.engine.cancel(request_id):
+                self._deliver(last_delta(done))
 
     def _take_commands(self) -> bool:
         """Waits for something to do; False when it is time to end."""
         with self._wake:
             while not (self._commands or self.engine.has_work or self._closed):
+                if self._draining:
+                    self._idle.set()
                 self._wake.wait()
             commands = list(self._commands)
             self._commands.clear()
@@ -129,13 +149,15 @@ class AsyncEngine:
             command()
         return not closed
 
-    def _submit(self, sequence: Sequence, consumer: _Consumer) -> None:
+    def _submit(self, group: SequenceGroup, consumer: _Consumer) -> None:
         try:
-            self.engine.submit(sequence)
+            if self._draining:
+                raise EngineClosedError("the engine is closing and takes no more requests")
+            self.engine.submit(group)
         except Exception as error:  # who asked must be told, whatever it is
             consumer.put(error)
         else:
-            self._consumers[sequence.request_id] = consumer
+            self._consumers[group.request_id] = consumer
 
     def _cancel(self, request_id: str, consumer: _Consumer) -> None:
         if self._consumers.get(request_id) is consumer:  # else it has finished already
@@ -146,7 +168,8 @@ class AsyncEngine:
         consumer = self._consumers.get(delta.request_id)
         if consumer is None:
             return
-        if delta.completion is not None:
+        consumer.left -= delta.completion is not None
+        if not consumer.left:
             del self._consumers[delta.request_id]
         consumer.put(delta)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pumice.engine.scheduler import StepPlan
+from pumice.engine.plan import StepPlan
 from pumice.runtime.step import StepBatch, StepLimits
 
 
@@ -30,13 +30,13 @@ class BatchBuilder:
         self._batch: StepBatch
 
     def build(self, plan: StepPlan) -> StepBatch:
-        """The batch of a plan, with a row of logits for every sequence in `sampled`."""
+        """The batch of a plan, with the rows of logits that `StepPlan.sampled` tells."""
         size = self._block_size
         tokens, positions, slots = self._tokens, self._positions, self._slots
         at = rows = 0
         for index, sequence in enumerate(plan.sequences):
             count, start, blocks = plan.counts[index], sequence.computed, sequence.blocks
-            end = start + count
+            end, draft = start + count, plan.drafts[index]
             if count == 1:
                 tokens[at] = sequence.last if end == sequence.length else sequence.tokens[start]
                 positions[at] = start
@@ -51,9 +51,9 @@ class BatchBuilder:
             at += count
             self._query_start[index + 1] = at
             self._context_len[index] = end
-            if end == sequence.length:
-                self._sample_rows[rows] = at - 1
-                rows += 1
+            if end == sequence.length + draft:
+                self._sample_rows[rows : rows + 1 + draft] = range(at - 1 - draft, at)
+                rows += 1 + draft
             used = (end - 1) // size + 1  # blocks for the rest of a prompt are not the step's
             if self._versions[index] != sequence.table_version or self._filled[index] != used:
                 self._write_row(index, sequence.table_version, blocks[:used])

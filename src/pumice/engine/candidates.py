@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 GROUP = 64
+_HALVINGS = 7
 
 
 def padded(vocab_size: int) -> int:
@@ -36,6 +37,23 @@ def lower_bound(row: np.ndarray, maxima: np.ndarray, k: int) -> float:
     """
     values = maxima if k <= len(maxima) else row
     return float(np.partition(values, len(values) - k)[len(values) - k])
+
+
+def mass_bound(row: np.ndarray, weights: np.ndarray, low: float, need: float) -> float:
+    """A value not under `low` such that what is not below it still weighs `need`, if it did before.
+
+    row: float32[V], none above 0; weights: float32[V]. The highest such value, about.
+    """
+    where = np.flatnonzero(row >= low)
+    values, weights = row[where], weights[where]
+    high = 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if float(weights @ (values >= middle).astype(np.float32)) > need:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def largest(row: np.ndarray, k: int) -> np.ndarray:

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Generator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable
+from heapq import heappop, heappush
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from pumice.engine.batch import BatchBuilder
+from pumice.engine.choose import Choice, choose
+from pumice.engine.figures import figures, note_token
+from pumice.engine.generation import Generation
+from pumice.engine.grammar_masks import GrammarMasks
+from pumice.engine.grammar_matcher import GrammarCompiler
 from pumice.engine.kv_cache import KVCache
-from pumice.engine.outputs import completion, take_token
-from pumice.engine.request import Completion, Delta, FinishReason, Prompt, Request, TokenLogprob
+from pumice.engine.outputs import completion, last_delta, take_token
+from pumice.engine.plan import StepPlan
+from pumice.engine.request import Completion, Delta, FinishReason, Prompt, Request
 from pumice.engine.sampler import NOT_FINITE, Sampler
 from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.scheduler import Scheduler
-from pumice.engine.sequence import Sequence
-from pumice.engine.stats import EngineStats
-from pumice.engine.submit import as_prompts, make_sequence
-from pumice.errors import UsageError
+from pumice.engine.sequence import Sequence, SequenceGroup
+from pumice.engine.speculation import Speculation, Speculator, make_speculator
+from pumice.engine.stats import EngineStats, Histograms
+from pumice.engine.submit import make_group
+from pumice.errors import QueueFullError, UsageError
 from pumice.runtime.step import Executable
 
 if TYPE_CHECKING:
     from pumice.text.tokenizer import Tokenizer
 
-Params = SamplingParams | SequenceOf[SamplingParams]
 
-
-class LLMEngine:
+class LLMEngine(Generation):
     """Runs many requests on one executable. One thread at a time: `AsyncEngine` gives it its own.
 
     An exception from a step (Ctrl-C included) leaves the engine usable: requests are as they were
@@ -44,14 +49,23 @@ class LLMEngine:
         prefix_cache: bool = True,
         max_running: int | None = None,
         prefill_chunk: int | None = None,
+        max_waiting: int | None = None,
+        speculation: Speculation | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
         tokenizer: None serves token ids only: no text comes out, and no end token but those of
         `stop_token_ids` is known. name: the model's, for people. prefix_cache: keep blocks for
-        later requests. max_running: requests that run at once, prefill_chunk: tokens of prompts in
-        one step; None: as many as a step holds.
+        later requests. max_running: outputs that run at once; None: as many as a step holds.
+        prefill_chunk: tokens of prompts in one step; None: as many as do not delay running streams
+        much. max_waiting: requests that may wait beyond those that find a place; None: any number.
+        speculation: guesses that are checked in one step; None makes none. clock: seconds.
         """
-        for what, value in (("max_running", max_running), ("prefill_chunk", prefill_chunk)):
+        for what, value in (
+            ("max_running", max_running),
+            ("prefill_chunk", prefill_chunk),
+            ("max_waiting", max_waiting),
+        ):
             if value is not None and value < 1:
                 raise UsageError(f"{what} is {value}; it must be at least 1")
         self.executable = executable
@@ -59,11 +73,29 @@ class LLMEngine:
         self.name = name
         self.limits = limits = executable.limits
         self.stats = EngineStats()
-        self.cache = KVCache(limits.num_blocks, limits.block_size, prefix_cache=prefix_cache)
+        self.histograms = Histograms()
+        self.clock = clock
+        # Some devices' executables have it.
+        self._copy_blocks: Any = getattr(executable, "copy_blocks", None)
+        self.cache = KVCache(
+            limits.num_blocks,
+            limits.block_size,
+            prefix_cache=prefix_cache,
+            can_copy=self._copy_blocks is not None,
+        )
         self.scheduler = Scheduler(limits, self.cache, max_running=max_running, chunk=prefill_chunk)
         self._builder = BatchBuilder(limits)
         self._sampler = Sampler(limits.vocab_size)
-        self._alive: dict[str, Sequence] = {}
+        self.speculator: Speculator | None = None
+        if speculation is not None:
+            self.speculator = make_speculator(speculation, executable)
+        self._masks = GrammarMasks()
+        self._grammars: GrammarCompiler | None = None
+        if tokenizer is not None and tokenizer.eos_ids:
+            self._grammars = GrammarCompiler(tokenizer, limits.vocab_size)
+        self._max_waiting = max_waiting
+        self._alive: dict[str, SequenceGroup] = {}
+        self._deadlines: list[tuple[float, int, SequenceGroup]] = []  # a heap
         self._serial = itertools.count()
         self._undelivered: list[Delta] = []
         self._in_bookkeeping = False
@@ -108,28 +140,50 @@ class LLMEngine:
 
     def prepare(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
-    ) -> Sequence:
+    ) -> SequenceGroup:
         """Checks and tokenizes a request without adding it. May be called from any thread.
 
         options: `Request`'s other fields. UsageError for a bad prompt or parameter,
-        ContextLengthError for a request that can never fit.
+        GrammarError for a grammar that cannot be enforced, ContextLengthError for a request that
+        can never fit.
         """
         request = Request(prompt, self.sampling() if params is None else params, **options)
+        grammar, matcher = request.params.grammar, None
+        if grammar is not None:
+            if self._grammars is None:
+                raise UsageError("grammar is set; an engine without an end token cannot follow one")
+            matcher = self._grammars.matcher(grammar)
+        if request.n > self.scheduler.max_running:
+            raise UsageError(
+                f"n is {request.n}; {self.scheduler.max_running} outputs can run at once"
+            )
         request_id = request.request_id
         if request_id is None:
             request_id = f"request-{next(self._serial)}"
-        return make_sequence(request, request_id, self.limits, self.tokenizer)
+        return make_group(request, request_id, self.limits, self.tokenizer, matcher)
 
-    def submit(self, sequence: Sequence) -> str:
-        """Adds a prepared request; returns its id. UsageError when the id is in use."""
+    def submit(self, group: SequenceGroup) -> str:
+        """Adds a prepared request; returns its id.
+
+        UsageError when the id is in use, QueueFullError when `max_waiting` requests wait.
+        """
         self._recover()
-        request_id = sequence.request_id
+        request_id = group.request_id
         if request_id in self._alive:
             raise UsageError(f"request id {request_id!r} is in use")
-        sequence.arrival = time.perf_counter()
+        waiting = len(self.scheduler.waiting) - self.scheduler.free_places
+        if self._max_waiting is not None and waiting >= self._max_waiting:
+            self.scheduler.decisions.rejected += 1
+            raise QueueFullError(waiting, self._max_waiting)
+        now = self.clock()
         self._in_bookkeeping = True
-        self._alive[request_id] = sequence
-        self.scheduler.add(sequence)
+        for sequence in group.open:
+            sequence.arrival = now
+        self._alive[request_id] = group
+        self.scheduler.add(group.lead)
+        if group.request.deadline_s is not None:
+            late = now + group.request.deadline_s
+            heappush(self._deadlines, (late, next(self._serial), group))
         self._in_bookkeeping = False
         return request_id
 
@@ -139,16 +193,16 @@ class LLMEngine:
         """`prepare` and `submit`."""
         return self.submit(self.prepare(prompt, params, **options))
 
-    def cancel(self, request_id: str) -> Completion | None:
-        """Ends a request; its blocks are free at once. None when no such request is alive."""
+    def cancel(self, request_id: str) -> list[Completion]:
+        """Ends a request; its blocks are free at once. Returns its outputs that had not finished:
+        none when no such request is alive.
+        """
         self._recover()
-        sequence = self._alive.get(request_id)
-        if sequence is None:
-            return None
-        self._in_bookkeeping = True
-        done = self._finish(sequence, "cancelled")
-        self._in_bookkeeping = False
-        return done
+        group = self._alive.get(request_id)
+        if group is None:
+            return []
+        self.scheduler.decisions.cancelled += 1
+        return self._finish_all(group, "cancelled")
 
     @property
     def has_work(self) -> bool:
@@ -163,67 +217,130 @@ class LLMEngine:
     # Steps
 
     def step(self) -> list[Delta]:
-        """Runs one step; returns what it added to which requests."""
+        """Runs one step; returns what it added to which outputs."""
         self._recover()
+        self._end_what_is_late()
         if self.scheduler.has_work:
             self._undelivered += self._step()
         deltas, self._undelivered = self._undelivered, []
         return deltas
 
     def _step(self) -> list[Delta]:
-        start = time.perf_counter()
+        start = self.clock()
+        if self.speculator is not None:
+            waiting = bool(self.scheduler.waiting)
+            self.speculator.propose(self.scheduler.running, prompts_wait=waiting)
         self._in_bookkeeping = True
         plan = self.scheduler.schedule()
+        for sequence in plan.admitted:
+            if sequence.first_token_time is None:
+                self.histograms.queue_s.observe(start - sequence.arrival)
         self._in_bookkeeping = False
-        assert plan.sequences, "the earliest request can always go on"
+        assert plan.sequences, "the sequence of the best rank can always go on"
+        if self.cache.copies:
+            self._copy_blocks(self.cache.copies)
+            self.cache.copies.clear()
+        masks = self._masks.begin(plan)
         logits = self.executable.step(self._builder.build(plan))
-        tokens, logprobs = self._sampler.sample(logits, [s.sampling for s in plan.sampled])
+        if masks is not None:
+            masks.result()
+        choices = choose(self._sampler, logits, plan)
         self._in_bookkeeping = True
         self.scheduler.commit(plan)
+        now = self.clock()
+        if self.speculator is not None:
+            self.speculator.observe(plan, choices, now - start)
         deltas = []
-        for index, sequence in enumerate(plan.sampled):
-            logprob = None if logprobs is None else logprobs[index]
-            deltas.append(self._advance(sequence, tokens[index], logprob))
+        for choice in choices:
+            if choice.sequence.siblings:
+                self.scheduler.fork(choice.sequence)
+            deltas.append(self._advance(choice, now))
         self._in_bookkeeping = False
-        self.stats.record(plan.tokens, plan.decode_tokens, time.perf_counter() - start)
+        self._record(plan, choices, now - start)
         return deltas
 
-    def _advance(self, sequence: Sequence, token: int, logprob: TokenLogprob | None) -> Delta:
-        """Gives a sequence its token, and ends it if that was the last."""
-        if token == NOT_FINITE:
-            error = f"the logits after token {sequence.length} are not finite"
-            return self._failed(sequence, self._finish(sequence, "error", error=error))
-        if sequence.first_token_time is None:
-            sequence.first_token_time = now = time.perf_counter()
-            self.stats.first_token(
-                now - sequence.arrival, sequence.prompt_length, sequence.cached_tokens or 0
-            )
-        text, reason, stop = take_token(sequence, token, logprob)
-        delta = Delta(sequence.request_id, text, [token])
-        if logprob is not None:
-            delta.logprobs.append(logprob)
-        if reason is not None:
-            written = len(sequence.pieces)
-            delta.completion = self._finish(sequence, reason, stop)
-            delta.finish_reason = reason
-            delta.text += "".join(sequence.pieces[written:])
+    def _record(self, plan: StepPlan, choices: list[Choice], seconds: float) -> None:
+        wrong = plan.drafted - sum(len(choice.tokens) - 1 for choice in choices)
+        self.stats.record(plan.tokens, plan.decode_tokens, wrong, seconds)
+        self.histograms.batch_size.observe(len(plan.sequences))
+        self.scheduler.pace.observe(plan.decode_tokens, plan.tokens - plan.decode_tokens, seconds)
+
+    def _advance(self, choice: Choice, now: float) -> Delta:
+        """Gives a sequence its tokens, and ends it if the last was among them."""
+        sequence = choice.sequence
+        delta = Delta(sequence.request_id, index=sequence.index)
+        for token, logprob in zip(choice.tokens, choice.logprobs, strict=True):
+            if token == NOT_FINITE:
+                error = f"the logits after token {sequence.length} are not finite"
+                self._end(delta, sequence, "error", now, error=error)
+                return delta
+            matcher = sequence.matcher
+            if matcher is not None:
+                matcher.consume(token)
+                if matcher.error is not None:
+                    self._end(delta, sequence, "error", now, error=matcher.error)
+                    return delta
+            note_token(self.stats, self.histograms, sequence, now)
+            text, reason, stop = take_token(sequence, token, logprob)
+            delta.text += text
+            delta.token_ids.append(token)
+            if logprob is not None:
+                delta.logprobs.append(logprob)
+            if reason is not None:
+                self._end(delta, sequence, reason, now, stop)
+                return delta
         return delta
+
+    def _end(
+        self,
+        delta: Delta,
+        sequence: Sequence,
+        reason: FinishReason,
+        now: float,
+        stop: str | int | None = None,
+        error: str | None = None,
+    ) -> None:
+        written = len(sequence.pieces)
+        delta.completion = self._finish(sequence, reason, now, stop, error)
+        delta.finish_reason = reason
+        delta.text += "".join(sequence.pieces[written:])
 
     def _finish(
         self,
         sequence: Sequence,
         reason: FinishReason,
+        now: float,
         stop: str | int | None = None,
         error: str | None = None,
     ) -> Completion:
-        del self._alive[sequence.request_id]
-        self.scheduler.remove(sequence)
+        group = self._alive[sequence.request_id]
+        group.open.remove(sequence)
+        if not group.open:
+            del self._alive[sequence.request_id]
+        if sequence in group.lead.siblings:
+            group.lead.siblings.remove(sequence)
+        else:
+            self.scheduler.remove(sequence)
+        if self.speculator is not None:
+            self.speculator.forget(sequence)
         self.stats.finished += 1
-        return completion(sequence, reason, stop, error)
+        return completion(sequence, reason, now, stop, error)
 
-    @staticmethod
-    def _failed(sequence: Sequence, done: Completion) -> Delta:
-        return Delta(sequence.request_id, finish_reason=done.finish_reason, completion=done)
+    def _finish_all(self, group: SequenceGroup, reason: FinishReason) -> list[Completion]:
+        now = self.clock()
+        self._in_bookkeeping = True
+        # The last first: outputs that have not begun hang on the first one.
+        done = [self._finish(sequence, reason, now) for sequence in reversed(group.open)]
+        self._in_bookkeeping = False
+        return done[::-1]
+
+    def _end_what_is_late(self) -> None:
+        """Ends requests whose deadline is over."""
+        while self._deadlines and self._deadlines[0][0] <= self.clock():
+            _, _, group = heappop(self._deadlines)
+            if group.open:
+                self.scheduler.decisions.deadline += 1
+                self._undelivered += map(last_delta, self._finish_all(group, "deadline"))
 
     def _recover(self) -> None:
         """After an exception in the middle of the bookkeeping: empties the cache, and ends all that
@@ -232,104 +349,16 @@ class LLMEngine:
         if not self._in_bookkeeping:
             return
         self.scheduler.reset([])
-        for sequence in self._alive.values():
-            done = completion(sequence, "error", None, "the engine was interrupted")
-            self._undelivered.append(self._failed(sequence, done))
+        now = self.clock()
+        for group in self._alive.values():
+            for sequence in group.open:
+                done = completion(sequence, "error", now, error="the engine was interrupted")
+                self._undelivered.append(last_delta(done))
+                if self.speculator is not None:
+                    self.speculator.forget(sequence)
+            group.open = []
         self._alive = {}
         self._in_bookkeeping = False
-
-    # Whole generations
-
-    def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
-    ) -> Generator[Delta, None, None]:
-        """One request, delta by delta, checked at once. Closing the generator cancels the request.
-
-        Other requests go on meanwhile; their deltas come with the next `step`.
-        """
-        return self._run_one(self.prepare(prompt, params, **options))
-
-    def _run_one(self, sequence: Sequence) -> Generator[Delta, None, None]:
-        deltas = self._run([sequence])
-        try:
-            for _, delta in deltas:
-                yield delta
-        finally:
-            deltas.close()
-
-    @overload
-    def generate(
-        self,
-        prompts: Prompt | SequenceOf[Prompt],
-        params: Params | None = None,
-        *,
-        stream: Literal[False] = False,
-        **options: Any,
-    ) -> list[Completion]: ...
-
-    @overload
-    def generate(
-        self,
-        prompts: Prompt | SequenceOf[Prompt],
-        params: Params | None = None,
-        *,
-        stream: Literal[True],
-        **options: Any,
-    ) -> Generator[tuple[int, Delta], None, None]: ...
-
-    def generate(
-        self,
-        prompts: Prompt | SequenceOf[Prompt],
-        params: Params | None = None,
-        *,
-        stream: bool = False,
-        **options: Any,
-    ) -> list[Completion] | Generator[tuple[int, Delta], None, None]:
-        """Completes prompts as one batch: texts or lists of token ids, one or several.
-
-        params: for all, or one for each. Returns the completions in the prompts' order or, with
-        stream, an iterator of (index of the prompt, `Delta`). All prompts are checked before any
-        runs. An exception, or closing the iterator, cancels what has not finished.
-        """
-        several = as_prompts(prompts)
-        each: SequenceOf[SamplingParams | None]
-        each = (
-            [params] * len(several)
-            if params is None or isinstance(params, SamplingParams)
-            else params
-        )
-        if len(each) != len(several):
-            raise UsageError(f"{len(several)} prompts came with {len(each)} sampling parameters")
-        sequences = [self.prepare(p, one, **options) for p, one in zip(several, each, strict=True)]
-        if stream:
-            return self._run(sequences)
-        done: dict[int, Completion] = {}
-        deltas = self._run(sequences)
-        try:
-            for index, delta in deltas:
-                if delta.completion is not None:
-                    done[index] = delta.completion
-        finally:
-            deltas.close()
-        return [done[index] for index in range(len(sequences))]
-
-    def _run(self, sequences: list[Sequence]) -> Generator[tuple[int, Delta], None, None]:
-        mine: dict[str, int] = {}
-        try:
-            for index, sequence in enumerate(sequences):
-                mine[self.submit(sequence)] = index
-            while mine:
-                deltas = self.step()
-                self._undelivered += [d for d in deltas if d.request_id not in mine]
-                for delta in deltas:
-                    index = mine.get(delta.request_id, -1)
-                    if index >= 0:
-                        if delta.completion is not None:
-                            del mine[delta.request_id]
-                        yield index, delta
-        finally:
-            for request_id in mine:
-                self.cancel(request_id)
 
     # State
 
@@ -337,21 +366,13 @@ class LLMEngine:
         """Forgets all cached content; what runs is computed again."""
         self._recover()
         self._in_bookkeeping = True
-        self.scheduler.reset(self._alive.values())
+        self.scheduler.reset([*self.scheduler.running, *self.scheduler.waiting])
         self._in_bookkeeping = False
 
     def audit(self) -> list[str]:
         """Faults in the cache's bookkeeping; an empty list is right."""
-        return self.cache.audit(self._alive.values())
+        return self.cache.audit(s for group in self._alive.values() for s in group.open)
 
     def figures(self) -> dict[str, Any]:
         """What a dashboard shows: the stats, and the state of queue and cache now."""
-        return {
-            **self.stats.as_dict(),
-            "running": len(self.scheduler.running),
-            "waiting": len(self.scheduler.waiting),
-            "preemptions": self.scheduler.preemptions,
-            "blocks": self.cache.num_blocks,
-            "blocks_in_use": self.cache.in_use,
-            "blocks_cached": self.cache.cached,
-        }
+        return figures(self)

@@ -1,7 +1,9 @@
 """The paged key/value cache's bookkeeping: which sequence owns which blocks. No device is touched.
 
 Every block is in exactly one state: blank (nobody needs its content), idle (no owner, content known
-to the prefix cache, may be evicted), or owned by one sequence or, when full, by several.
+to the prefix cache, may be evicted), or owned by one sequence or by several. Outputs of one prompt
+share its last, partly filled block too: who is to write there first takes a copy (copy-on-write, as
+in Kwon et al., "PagedAttention", 2023).
 """
 
 from __future__ import annotations
@@ -16,9 +18,21 @@ from pumice.engine.sequence import Sequence
 class KVCache:
     """The blocks of one executable."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_cache: bool = True,
+        can_copy: bool = False,
+    ) -> None:
+        """can_copy: the device copies blocks (`take_copies`); else a shared block that was only
+        begun is computed again by those that need one of their own.
+        """
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.copied = 0  # blocks, since the cache was made
+        self._can_copy = can_copy
         self._prefix_enabled = prefix_cache
         self._version = 0
         self.reset()
@@ -28,6 +42,17 @@ class KVCache:
         self._blank = list(range(self.num_blocks - 1, -1, -1))  # a stack: the first is block 0
         self._owners = [0] * self.num_blocks
         self._prefix = PrefixCache()
+        self._copies: list[tuple[int, int]] = []
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    @property
+    def copies(self) -> list[tuple[int, int]]:
+        """(from, to): blocks to copy, in this order, before anything else is written. Whoever has
+        done it clears the list.
+        """
+        return self._copies
 
     @property
     def available(self) -> int:
@@ -51,7 +76,7 @@ class KVCache:
         """
         assert not sequence.blocks
         size = self.block_size
-        needed = -(-sequence.length // size)
+        needed = self.blocks_for(sequence.length)
         found: list[int] = []
         tail, common = -1, 0
         if self._prefix_enabled and sequence.request.use_cache:
@@ -99,12 +124,43 @@ class KVCache:
 
     def grow(self, sequence: Sequence) -> bool:
         """Makes room for the sequence's last token; False when no block is available."""
-        if len(sequence.blocks) * self.block_size >= sequence.length:
-            return True
-        if not self.available:
-            return False
-        sequence.blocks.append(self._fresh())
+        at, offset = divmod(sequence.computed, self.block_size)
+        if at == len(sequence.blocks):
+            if not self.available:
+                return False
+            sequence.blocks.append(self._fresh())
+        elif self._owners[sequence.blocks[at]] > 1:
+            if not self.available:
+                return False
+            shared, own = sequence.blocks[at], self._fresh()
+            self._owners[shared] -= 1
+            sequence.blocks[at] = own
+            self._version += 1
+            sequence.table_version = self._version
+            if self._can_copy:
+                self._copies.append((shared, own))
+                self.copied += 1
+            else:
+                sequence.computed -= offset
         return True
+
+    def stretch(self, sequence: Sequence, tokens: int, reserve: int) -> int:
+        """Room for so many tokens after the last, or for fewer: `reserve` blocks stay available."""
+        while len(sequence.blocks) * self.block_size < sequence.length + tokens:
+            if self.available <= reserve:
+                return max(0, len(sequence.blocks) * self.block_size - sequence.length)
+            sequence.blocks.append(self._fresh())
+        return tokens
+
+    def share(self, lead: Sequence, sibling: Sequence) -> None:
+        """Gives a sequence of the same content all blocks of another."""
+        for block in lead.blocks:
+            self._owners[block] += 1
+        sibling.blocks = list(lead.blocks)
+        sibling.computed, sibling.known_blocks = lead.computed, lead.known_blocks
+        sibling.cached_tokens, sibling.chain = lead.cached_tokens, list(lead.chain)
+        self._version += 1
+        sibling.table_version = self._version
 
     def _fresh(self) -> int:
         block = self._blank.pop() if self._blank else self._prefix.evict()
@@ -142,7 +198,7 @@ class KVCache:
 
     def _keep_tail(self, sequence: Sequence) -> None:
         full, count = divmod(sequence.computed, self.block_size)
-        if count == 0:
+        if count == 0 or self._owners[sequence.blocks[full]] > 1:
             return
         start = full * self.block_size
         parent = sequence.content(full, self.block_size)[full]
@@ -164,6 +220,8 @@ class KVCache:
                 faults.append(
                     f"block {block} has {owners[block]} owners and a count of {self._owners[block]}"
                 )
+            if owners[block] and self._prefix.is_tail(block):
+                faults.append(f"block {block} is owned, but known as a tail")
             if block in idle and block not in self._prefix:
                 faults.append(f"block {block} is idle, but its content is not known")
             if blank[block] and block in self._prefix:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from pumice.engine.request import Completion, FinishReason, TokenLogprob
+from pumice.engine.request import Completion, Delta, FinishReason, TokenLogprob
 from pumice.engine.sequence import Sequence
 
 
@@ -32,14 +30,20 @@ def take_token(
 
 
 def completion(
-    sequence: Sequence, reason: FinishReason, stop: str | int | None, error: str | None
+    sequence: Sequence,
+    reason: FinishReason,
+    now: float,
+    stop: str | int | None = None,
+    error: str | None = None,
 ) -> Completion:
-    """The whole; text that was held back is in it, and appended to the sequence's pieces."""
+    """The whole, at `now` seconds of the engine's clock; text that was held back is in it, and
+    appended to the sequence's pieces.
+    """
     if sequence.stream is not None:
         rest = sequence.stream.finish()
         if rest:
             sequence.pieces.append(rest)
-    now, first = time.perf_counter(), sequence.first_token_time
+    first = sequence.first_token_time
     return Completion(
         request_id=sequence.request_id,
         prompt_tokens=sequence.prompt_length,
@@ -52,4 +56,12 @@ def completion(
         ttft_s=0.0 if first is None else first - sequence.arrival,
         decode_s=0.0 if first is None else now - first,
         error=error,
+        index=sequence.index,
+    )
+
+
+def last_delta(done: Completion) -> Delta:
+    """That an output has ended without a token."""
+    return Delta(
+        done.request_id, finish_reason=done.finish_reason, completion=done, index=done.index
     )

@@ -50,6 +50,9 @@ class PrefixCache:
     def is_idle(self, block: int) -> bool:
         return block in self._idle
 
+    def is_tail(self, block: int) -> bool:
+        return block in self._parent_of
+
     def find(self, content: bytes) -> int | None:
         """The block of that chained hash."""
         return self._block_of.get(content)

@@ -18,7 +18,6 @@ from pumice.engine.sampling_state import SamplingState
 
 NOT_FINITE = -1  # in place of a token id: the row holds NaN, or infinity as its maximum
 _ROWS = 8  # drawn at once; their values stay in the processor's cache
-_MANY = 1024  # candidates that are worth a second look before they are sorted
 _SLACK = np.float32(1e-3)  # of a bound on logits, for float32 rounding; the exact rule comes after
 
 
@@ -146,34 +145,29 @@ class Sampler:
         """
         bounds = np.full(len(states), -np.inf, dtype=np.float32)
         totals = np.zeros(len(states))
-        maxima = candidates.group_max(z)
+        maxima = candidates.group_max(z) if any(s.top_k for s in states) else z
         for j, state in enumerate(states):
             params = state.params
             if state.top_k:
                 bounds[j] = candidates.lower_bound(z[j], maxima[j], state.top_k)
             elif params.top_p < 1:
-                bounds[j], totals[j] = self._nucleus_bound(z[j], maxima[j], params.top_p)
+                bounds[j], totals[j] = self._nucleus_bound(z[j], params.top_p)
             # The nucleus is one of all that top-k left, so min-p may not take any away before.
             if params.min_p and not (state.top_k and params.top_p < 1):
                 bounds[j] = max(bounds[j], np.float32(math.log(params.min_p)) - _SLACK)
         return bounds, totals
 
-    def _nucleus_bound(
-        self, z: np.ndarray, maxima: np.ndarray, top_p: float
-    ) -> tuple[np.float32, float]:
+    def _nucleus_bound(self, z: np.ndarray, top_p: float) -> tuple[np.float32, float]:
         """A bound that leaves at least `top_p` of the probability above it, and the sum of exp(z).
 
         V tokens of less than (1 - p) / V each hold less than 1 - p together.
         """
         exps = np.exp(z[None], out=self._exps[:1])
         total = float(np.cumsum(candidates.group_sum(exps)[0], dtype=np.float64)[-1])
-        bound = np.float32(math.log((1 - top_p) * total / self._vocab_size)) - _SLACK
-        if np.count_nonzero(z >= bound) > _MANY:
-            # A flat distribution has many such. Perhaps fewer of the likeliest ones hold enough.
-            tighter = np.float32(candidates.lower_bound(z, maxima, max(1, len(maxima) * 2 // 3)))
-            if float(exps[0][z >= tighter].sum()) > top_p * total * (1 + 1e-4):
-                bound = max(bound, tighter)
-        return bound, total
+        bound = math.log((1 - top_p) * total / self._vocab_size) - float(_SLACK)
+        # Most of these are less likely than the nucleus needs.
+        need = top_p * total * (1 + 1e-4)
+        return np.float32(candidates.mass_bound(z, exps[0], bound, need)), total
 
     def _logprob(self, logits: np.ndarray, token: int, top: int) -> TokenLogprob:
         """Under the model's own distribution: neither temperature nor penalties."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pumice.engine.grammar import Grammar
 from pumice.errors import UsageError
 
 MAX_SEED = 2**63 - 1  # as in JSON's signed 64-bit integers
@@ -34,6 +35,7 @@ class SamplingParams:
     logprobs: report each token's log-probability under the model's unchanged distribution;
     top_logprobs: and that of so many likeliest ones.
     skip_special: control tokens add no text.
+    grammar: what the output must look like; only tokens that keep to it are possible.
 
     UsageError names a value that is not allowed, and what is.
     """
@@ -54,6 +56,7 @@ class SamplingParams:
     logprobs: bool = False
     top_logprobs: int = 0
     skip_special: bool = True
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0, math.inf)
@@ -73,6 +76,11 @@ class SamplingParams:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be true or false")
         if self.top_logprobs and not self.logprobs:
             raise UsageError(f"top_logprobs is {self.top_logprobs}; it needs logprobs=True")
+        if self.grammar is not None:
+            if not isinstance(self.grammar, Grammar):
+                raise UsageError(f"grammar is a {type(self.grammar).__name__}; allowed: a Grammar")
+            if self.ignore_eos:
+                raise UsageError("ignore_eos is on; the end of a grammar must end the output")
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         object.__setattr__(
             self, "stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids)

@@ -44,13 +44,20 @@ class History:
 class SamplingState:
     """
     plain: the token is the largest logit's and nothing else is asked for.
-    history: None when no penalty is on.
+    history: None when no penalty is on. mask: bool[V], True for tokens that the grammar does not
+    allow next.
     """
 
-    def __init__(self, params: SamplingParams, prompt: np.ndarray, vocab_size: int) -> None:
+    def __init__(
+        self, params: SamplingParams, prompt: np.ndarray, vocab_size: int, index: int = 0
+    ) -> None:
+        """prompt: int32[n]. index: of the output; its seed is the parameters' plus that."""
         self.params = params
+        self._seed = None if params.seed is None else params.seed + index
         self.history = History(prompt) if params.penalized else None
-        self.adjusted = self.history is not None or bool(params.logit_bias)
+        self.mask: np.ndarray | None = None
+        constrained = params.grammar is not None
+        self.adjusted = constrained or self.history is not None or bool(params.logit_bias)
         self.plain = params.greedy and not self.adjusted and not params.logprobs
         self.bias_ids = np.fromiter(params.logit_bias, dtype=np.int64)
         self.bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
@@ -61,11 +68,11 @@ class SamplingState:
     def uniform(self) -> float:
         """The request's next random number in [0, 1)."""
         if self._generator is None:
-            self._generator = np.random.Generator(np.random.PCG64(self.params.seed))
+            self._generator = np.random.Generator(np.random.PCG64(self._seed))
         return self._generator.random()
 
     def adjust(self, logits: np.ndarray) -> None:
-        """Applies penalties and bias to float32[V] in place."""
+        """Applies penalties, bias and the grammar's mask to float32[V] in place."""
         history, params = self.history, self.params
         if history is not None:
             ids, counts = history.ids, history.in_output
@@ -78,3 +85,5 @@ class SamplingState:
             logits[ids] = values
         if len(self.bias_ids):
             logits[self.bias_ids] += self.bias
+        if self.mask is not None:
+            np.copyto(logits, -np.inf, where=self.mask)

@@ -1,62 +1,63 @@
 """Which tokens go into the next step. No device is touched.
 
 Continuous batching (Yu et al., "Orca", 2022) with chunked prefill (Agrawal et al., "Sarathi-Serve",
-2024), in the order of arrival. Every running sequence that is past its prompt gets its token first;
-what remains of a step's tokens goes to prompts, cut where the step is full, so a long prompt delays
-the others by one chunk at most. A waiting sequence is admitted when blocks for all of its tokens
-are available. When blocks run out, the latest arrival gives up all of its own and waits to be
-computed again (as in vLLM), so the earliest always goes on.
+2024). Every running sequence that is past its prompt gets its token first; what remains of a step's
+tokens goes to prompts, cut where the step is full, so a long prompt delays the others by one chunk
+at most. A waiting sequence is admitted when blocks for all of its tokens are available. When blocks
+run out, the sequence of the worst rank gives up all of its own and waits to be computed again (as
+in vLLM), so that of the best rank always goes on.
+
+A sequence's rank is its arrival plus `AGEING_S` seconds for each step of priority. It does not
+change, and yet a sequence that waits gains on all that arrive later: nothing waits for ever behind
+a stream of higher priority.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from operator import attrgetter
 
 from pumice.engine.kv_cache import KVCache
+from pumice.engine.pace import Pace
+from pumice.engine.plan import StepPlan
 from pumice.engine.sequence import Sequence
+from pumice.engine.stats import Decisions
 from pumice.runtime.step import StepLimits
 
+AGEING_S = 10.0  # of waiting that outweigh one step of priority
 
-@dataclass
-class StepPlan:
-    """sequences[i] computes its next counts[i] tokens; `sampled` reach their last one."""
-
-    sequences: list[Sequence] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    sampled: list[Sequence] = field(default_factory=list)
-    tokens: int = 0
-    decode_tokens: int = 0  # of sequences that were past their prompt
-
-    def add(self, sequence: Sequence, count: int) -> None:
-        self.sequences.append(sequence)
-        self.counts.append(count)
-        self.tokens += count
-        if sequence.computed + count == sequence.length:
-            self.sampled.append(sequence)
+_rank = attrgetter("rank")
 
 
 class Scheduler:
     """
-    waiting, running: in order of arrival; what runs arrived before what waits.
-    preemptions: how often a sequence lost its blocks.
+    waiting, running: in order of rank, the best first. decisions: counters, the engine's too.
     """
 
     def __init__(
-        self, limits: StepLimits, cache: KVCache, *, max_running: int | None, chunk: int | None
+        self,
+        limits: StepLimits,
+        cache: KVCache,
+        *,
+        max_running: int | None = None,
+        chunk: int | None = None,
     ) -> None:
-        """max_running: sequences that run at once. chunk: tokens of prompts in one step."""
+        """max_running: sequences that run at once. chunk: tokens of prompts in one step; None: as
+        many as do not delay the others much (`Pace`).
+        """
         self.cache = cache
+        self.pace = Pace(limits.max_tokens)
+        self.decisions = Decisions()
         self._max_tokens = limits.max_tokens
-        self._chunk = limits.max_tokens if chunk is None else chunk
+        self._max_rows = limits.max_rows
+        self._chunk = chunk
         # So every running sequence can have its token and its row of logits in every step.
-        self._max_running = min(limits.max_sequences, limits.max_rows, limits.max_tokens)
+        self.max_running = min(limits.max_sequences, limits.max_rows, limits.max_tokens)
         if max_running is not None:
-            self._max_running = min(self._max_running, max_running)
-        self.waiting: deque[Sequence] = deque()
+            self.max_running = min(self.max_running, max_running)
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.preemptions = 0
         self._arrivals = 0
 
     @property
@@ -64,10 +65,17 @@ class Scheduler:
         """Whether there is anything to do."""
         return bool(self.running or self.waiting)
 
+    @property
+    def free_places(self) -> int:
+        """How many more sequences could run. One that will fork has places for all its copies."""
+        return self.max_running - sum(1 + len(s.siblings) for s in self.running)
+
     def add(self, sequence: Sequence) -> None:
-        sequence.order = self._arrivals
+        """A sequence has arrived; `arrival` says when."""
+        effective = sequence.arrival + AGEING_S * sequence.request.priority
+        sequence.rank = (effective, self._arrivals, sequence.index)
         self._arrivals += 1
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:
         """A sequence has finished or was cancelled: its blocks are free at once."""
@@ -77,10 +85,18 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
+    def fork(self, lead: Sequence) -> None:
+        """The prompt is computed: the lead's siblings run too, on the same blocks."""
+        for sibling in lead.siblings:
+            sibling.rank = (*lead.rank[:2], sibling.index)
+            self.cache.share(lead, sibling)
+            insort(self.running, sibling, key=_rank)
+        lead.siblings = []
+
     def reset(self, sequences: Iterable[Sequence]) -> None:
         """The cache's content is lost; `sequences`, which are alive, will be computed again."""
         self.cache.reset()
-        self.waiting = deque(sorted(sequences, key=lambda s: s.order))
+        self.waiting = sorted(sequences, key=_rank)
         self.running = []
         for sequence in self.waiting:
             sequence.blocks = []
@@ -89,44 +105,103 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """The next step. Nothing of it counts until `commit`; blocks are given now."""
         plan = StepPlan()
+        if self.waiting:
+            self._make_way(self.waiting[0])
+        self._decode(plan)
+        budget = self._max_tokens - plan.tokens
+        if self._chunk is not None:
+            budget = min(budget, self._chunk)
+        elif plan.tokens:
+            budget = min(budget, self.pace.chunk(plan.tokens))
+        if len(plan.sequences) < len(self.running):
+            for sequence in self.running:
+                if sequence.length - sequence.computed > 1 and budget:
+                    budget -= self._prefill(plan, sequence, budget)
+        while self.waiting and budget and (admitted := self._admit()) is not None:
+            plan.admitted.append(admitted)
+            budget -= self._prefill(plan, admitted, budget)
+        return plan
+
+    def _decode(self, plan: StepPlan) -> None:
+        """A token for each sequence that is past its prompt, and its guesses if there is room."""
+        soon = min(self.max_running, len(self.running) + len(self.waiting))
+        spare = min(self._max_tokens, self._max_rows) - soon
         index = 0
         while index < len(self.running):  # preemption takes from the end
             sequence = self.running[index]
-            if sequence.computed == sequence.length - 1 and self._room(sequence):
-                plan.add(sequence, 1)
+            # What lost its copy of a shared block has more than one token to compute again.
+            if (
+                sequence.computed == sequence.length - 1
+                and self._room(sequence)
+                and sequence.computed == sequence.length - 1
+            ):
+                draft = min(sequence.draft, spare)
+                if draft:
+                    draft = self.cache.stretch(sequence, draft, reserve=len(self.running))
+                spare -= draft
+                plan.add(sequence, 1 + draft, draft)
             index += 1
         plan.decode_tokens = plan.tokens
-        budget = min(self._max_tokens - plan.tokens, self._chunk)
-        if len(plan.sequences) < len(self.running):
-            for sequence in self.running:
-                remaining = sequence.length - sequence.computed
-                if remaining > 1 and budget:
-                    plan.add(sequence, min(remaining, budget))
-                    budget -= plan.counts[-1]
-        while self.waiting and budget and len(self.running) < self._max_running:
-            sequence = self.waiting[0]
-            # A block for each that runs, so that who is admitted is not thrown out at once.
-            if not self.cache.admit(sequence, reserve=len(self.running)):
-                assert self.running, "a sequence that fits no empty cache was accepted"
-                break
-            self.running.append(self.waiting.popleft())
-            plan.add(sequence, min(sequence.length - sequence.computed, budget))
-            budget -= plan.counts[-1]
-        return plan
+
+    def _prefill(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
+        count = min(sequence.length - sequence.computed, budget)
+        plan.add(sequence, count)
+        self.decisions.chunks += 1
+        return count
+
+    def _admit(self) -> Sequence | None:
+        """The first that waits gets its blocks and runs; None when it has to wait on."""
+        sequence = self.waiting[0]
+        if self.free_places < 1 + len(sequence.siblings):
+            return None
+        # A block for each that runs, so that who is admitted is not thrown out at once.
+        reserve = len(self.running) + len(sequence.siblings) if self.running else 0
+        if not self.cache.admit(sequence, reserve):
+            assert self.running, "a sequence that fits no empty cache was accepted"
+            return None
+        del self.waiting[0]
+        insort(self.running, sequence, key=_rank)
+        self.decisions.admitted += 1
+        return sequence
+
+    def _make_way(self, head: Sequence) -> None:
+        """Preempts what is of worse priority, if that lets `head` run."""
+        places = 1 + len(head.siblings)
+        blocks = self.cache.blocks_for(head.length)
+        worse = [s for s in self.running if s.request.priority > head.request.priority]
+        worse = [s for s in worse if s.rank > head.rank]
+
+        def fits(free: int, available: int, running: int) -> bool:
+            return free >= places and available >= blocks + running + len(head.siblings)
+
+        free, available = self.free_places, self.cache.available
+        if not worse or fits(free, available, len(self.running)):
+            return
+        free += sum(1 + len(s.siblings) for s in worse)
+        available += sum(len(s.blocks) for s in worse)
+        if not fits(free, available, len(self.running) - len(worse)):
+            return
+        while worse and not fits(self.free_places, self.cache.available, len(self.running)):
+            self._preempt(worse.pop())
 
     def _room(self, sequence: Sequence) -> bool:
-        """Room for the last token, at the cost of later arrivals; False if it had to go itself."""
+        """Room for the last token, at the cost of worse ranks; False if it had to go itself."""
         while not self.cache.grow(sequence):
-            victim = self.running.pop()
-            self.cache.free(victim)
-            self.waiting.appendleft(victim)
-            self.preemptions += 1
+            victim = self.running[-1]
+            self._preempt(victim)
             if victim is sequence:
                 return False
         return True
 
+    def _preempt(self, victim: Sequence) -> None:
+        self.running.remove(victim)
+        self.cache.free(victim)
+        insort(self.waiting, victim, key=_rank)
+        self.decisions.preempted += 1
+
     def commit(self, plan: StepPlan) -> None:
-        """The step has run: its tokens are in the cache."""
-        for sequence, count in zip(plan.sequences, plan.counts, strict=True):
-            sequence.computed += count
+        """The step has run: its tokens are in the cache. Of guesses, `accepted` were right."""
+        for sequence, count, draft in zip(plan.sequences, plan.counts, plan.drafts, strict=True):
+            sequence.computed += count - draft + sequence.accepted
+            sequence.draft = sequence.accepted = 0
             self.cache.learn(sequence)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,20 +11,25 @@ from pumice.engine.request import Request, TokenLogprob
 from pumice.engine.sampling_state import SamplingState
 
 if TYPE_CHECKING:
+    from pumice.engine.grammar_matcher import Matcher
     from pumice.text.stream import TextStream
 
 
 class Sequence:
     """
-    tokens: int32[longest]; the first `length` are known, the first `computed` are in the cache.
+    tokens: int32[longest]; the first `length` are known, the first `computed` are in the cache;
+    `draft` guesses follow the known ones while a step is made, of which `accepted` were right.
     blocks: the cache's blocks, in order. table_version: another number whenever `blocks` became
     another list than before with something appended.
+    index: which output of its request this is. siblings: the other outputs, until the prompt is
+    computed. rank: the scheduler's order, the smallest first.
     """
 
     __slots__ = (
-        "arrival", "blocks", "cached_tokens", "chain", "computed", "first_token_time",
-        "known_blocks", "last", "length", "logprobs", "longest", "order", "pieces", "prompt_length",
-        "request", "request_id", "sampling", "stop_ids", "stream", "table_version", "tokens",
+        "accepted", "arrival", "blocks", "cached_tokens", "chain", "computed", "draft",
+        "first_token_time", "index", "known_blocks", "last", "last_token_time", "length",
+        "logprobs", "longest", "matcher", "pieces", "prompt_length", "rank", "request",
+        "request_id", "sampling", "siblings", "stop_ids", "stream", "table_version", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -38,29 +42,35 @@ class Sequence:
         vocab_size: int,
         stop_ids: frozenset[int] = frozenset(),
         stream: TextStream | None = None,
+        index: int = 0,
+        matcher: Matcher | None = None,
     ) -> None:
         """prompt: int32. longest: tokens of prompt and output together, at most."""
         self.request = request
         self.request_id = request_id
+        self.index = index
+        self.siblings: list[Sequence] = []
         self.prompt_length = self.length = len(prompt)
         self.longest = longest
         self.tokens = np.empty(longest, dtype=np.int32)
         self.tokens[: self.length] = prompt
         self.last = int(prompt[-1])
-        self.computed = 0
+        self.computed = self.draft = self.accepted = 0
         self.cached_tokens: int | None = None  # of the prompt, when it was first admitted
         self.blocks: list[int] = []
         self.table_version = 0
         self.chain = [root_hash(request.cache_salt)] if request.use_cache else []
         self.known_blocks = 0  # how many of `blocks` were made known to the prefix cache
-        self.sampling = SamplingState(request.params, prompt, vocab_size)
+        self.sampling = SamplingState(request.params, prompt, vocab_size, index)
+        self.matcher = matcher
         self.stop_ids = stop_ids
         self.stream = stream
         self.pieces: list[str] = []
         self.logprobs: list[TokenLogprob] = []
-        self.order = -1  # of arrival; the scheduler's
-        self.arrival = time.perf_counter()
+        self.rank: tuple[float, int, int] = (0.0, -1, index)
+        self.arrival = 0.0  # seconds of the engine's clock, like the times below
         self.first_token_time: float | None = None
+        self.last_token_time = 0.0
 
     def append(self, token: int) -> None:
         """A token was generated."""
@@ -84,3 +94,15 @@ class Sequence:
     def output_ids(self) -> list[int]:
         ids: list[int] = self.tokens[self.prompt_length : self.length].tolist()
         return ids
+
+
+class SequenceGroup:
+    """All outputs of a request. `open`: those that have not finished, the first one at first."""
+
+    def __init__(self, sequences: list[Sequence]) -> None:
+        self.request = sequences[0].request
+        self.request_id = sequences[0].request_id
+        self.prompt_length = sequences[0].prompt_length
+        self.lead = sequences[0]
+        self.open = list(sequences)
+        self.lead.siblings = sequences[1:]

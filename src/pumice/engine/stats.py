@@ -2,8 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from bisect import bisect_left
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+_SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0,
+    60.0, 120.0,
+)  # fmt: skip
+_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+
+
+class Histogram:
+    """How many observations were not above each bound (and above all smaller ones).
+
+    counts[i] belongs to bounds[i]; the last one to what is above all bounds. Not cumulative.
+    """
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.count = 0
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.count += 1
+        self.sum += value
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "bounds": list(self.bounds),
+            "counts": list(self.counts),
+            "count": self.count,
+            "sum": self.sum,
+        }
+
+
+@dataclass
+class Histograms:
+    """Since the engine was made. Seconds, but for `batch_size`: sequences of a step."""
+
+    ttft_s: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
+    inter_token_s: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
+    queue_s: Histogram = field(default_factory=lambda: Histogram(_SECONDS))
+    batch_size: Histogram = field(default_factory=lambda: Histogram(_SIZES))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: histogram.as_dict() for name, histogram in vars(self).items()}
+
+
+@dataclass
+class Decisions:
+    """What was decided about requests, since the engine was made.
+
+    admitted: a sequence got its blocks, also again. preempted: it lost them. chunks: parts of
+    prompts that were computed. rejected: the queue was full. cancelled, deadline: requests that
+    ended so.
+    """
+
+    admitted: int = 0
+    preempted: int = 0
+    chunks: int = 0
+    rejected: int = 0
+    cancelled: int = 0
+    deadline: int = 0
 
 
 @dataclass
@@ -24,13 +87,13 @@ class EngineStats:
     first_tokens: int = 0  # requests that have their first token
     ttft_s: float = 0.0  # from submission to the first token, summed over them
     last_ttft_s: float = 0.0
-    finished: int = 0
+    finished: int = 0  # outputs
 
-    def record(self, tokens: int, decode_tokens: int, seconds: float) -> None:
-        """A step computed `tokens` tokens, `decode_tokens` of them decoded."""
+    def record(self, tokens: int, decode_tokens: int, wrong: int, seconds: float) -> None:
+        """A step computed `tokens` tokens: `decode_tokens` decoded, `wrong` of them in vain."""
         self.steps += 1
         share = seconds * decode_tokens / tokens
-        self.decode_tokens += decode_tokens
+        self.decode_tokens += decode_tokens - wrong
         self.decode_s += share
         self.prefill_tokens += tokens - decode_tokens
         self.prefill_s += seconds - share

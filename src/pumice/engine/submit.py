@@ -9,11 +9,13 @@ import numpy as np
 
 from pumice.engine.request import Prompt, Request
 from pumice.engine.sampling_params import SamplingParams
-from pumice.engine.sequence import Sequence
+from pumice.engine.sequence import Sequence, SequenceGroup
 from pumice.errors import ContextLengthError, UsageError
 from pumice.runtime.step import StepLimits
 
 if TYPE_CHECKING:
+    from pumice.engine.grammar_matcher import Matcher
+    from pumice.text.stream import TextStream
     from pumice.text.tokenizer import Tokenizer
 
 
@@ -26,38 +28,57 @@ def as_prompts(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
     return list(cast("SequenceOf[Prompt]", prompts))
 
 
-def make_sequence(
-    request: Request, request_id: str, limits: StepLimits, tokenizer: Tokenizer | None
-) -> Sequence:
-    """UsageError for a bad prompt or parameter, ContextLengthError for one that can never fit."""
+def make_group(
+    request: Request,
+    request_id: str,
+    limits: StepLimits,
+    tokenizer: Tokenizer | None,
+    matcher: Matcher | None = None,
+) -> SequenceGroup:
+    """The sequences of a request. matcher: its grammar at the beginning.
+
+    UsageError for a bad prompt or parameter, ContextLengthError for one that can never fit.
+    """
     prompt = _token_ids(request.prompt, limits.vocab_size, tokenizer)
     params = request.params
     _check_ids(params, limits.vocab_size)
     stop_ids = set(params.stop_token_ids)
-    stream = None
     if tokenizer is not None:
-        from pumice.text.stream import TextStream
-
         if not params.ignore_eos:
             stop_ids |= tokenizer.eos_ids
-        stream = TextStream(
-            tokenizer,
-            stop=params.stop,
-            skip_special=params.skip_special,
-            strip_leading_space=False if request.continues_text else None,
-        )
     elif params.stop:
         raise UsageError(
             f"stop is {list(params.stop)!r}; an engine without a tokenizer has no text"
         )
-    return Sequence(
-        request,
-        request_id,
-        prompt,
-        longest=_longest(len(prompt), params.max_tokens, limits),
-        vocab_size=limits.vocab_size,
-        stop_ids=frozenset(stop_ids),
-        stream=stream,
+    longest = _longest(len(prompt), params.max_tokens, limits)
+    return SequenceGroup(
+        [
+            Sequence(
+                request,
+                request_id,
+                prompt,
+                longest=longest,
+                vocab_size=limits.vocab_size,
+                stop_ids=frozenset(stop_ids),
+                stream=_stream(request, tokenizer),
+                index=index,
+                matcher=matcher.copy() if matcher is not None and index else matcher,
+            )
+            for index in range(request.n)
+        ]
+    )
+
+
+def _stream(request: Request, tokenizer: Tokenizer | None) -> TextStream | None:
+    if tokenizer is None:
+        return None
+    from pumice.text.stream import TextStream
+
+    return TextStream(
+        tokenizer,
+        stop=request.params.stop,
+        skip_special=request.params.skip_special,
+        strip_leading_space=False if request.continues_text else None,
     )
 
 

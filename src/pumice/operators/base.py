@@ -88,7 +88,11 @@ class OperatorSpec:
     tolerance:  relative error ‖out − ref‖ / ‖ref‖ that a kernel may show, per output dtype or
     numeric path
     cases:      (random generator) → list of (attrs, inputs); odd shapes first
-    kernels:    lazy "module:attribute" strings, in order of preference
+    kernels:    lazy "module:attribute" strings of TensorIR kernels, in order of preference
+    triton_kernels: the same for GPUs (`operators/triton/plan.py` has their contract)
+    output_specs: (attrs, input specs by name) → specs of the outputs by name, for GPU operators. An
+    output whose name is also an input's is that input, changed in place
+    work:       (problem) → `triton.plan.Work`, its least bytes and operations; for GPU operators
     """
 
     name: str
@@ -100,3 +104,6 @@ class OperatorSpec:
     tolerance: Mapping[str, float]
     cases: Callable[[np.random.Generator], list[tuple[dict[str, Any], dict[str, np.ndarray]]]]
     kernels: tuple[str, ...] = ()
+    triton_kernels: tuple[str, ...] = ()
+    output_specs: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] | None = None
+    work: Callable[[Any], Any] | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from pumice.errors import UnsupportedError
 from pumice.operators.base import Kernel, OperatorSpec
+from pumice.operators.triton.plan import TritonKernel
 
 OPERATORS: dict[str, str] = {
     "add": "pumice.operators.add.spec:SPEC",
@@ -33,11 +34,36 @@ def resolve(reference: str) -> Any:
 @functools.cache
 def get_spec(name: str) -> OperatorSpec:
     """An operator's spec; UnsupportedError names the known operators."""
-    if name not in OPERATORS:
-        raise UnsupportedError(f"operator {name!r} is unknown; known: {', '.join(OPERATORS)}")
-    spec = resolve(OPERATORS[name])
+    known = OPERATORS | GPU_OPERATORS
+    if name not in known:
+        raise UnsupportedError(f"operator {name!r} is unknown; known: {', '.join(known)}")
+    spec = resolve(known[name])
     assert isinstance(spec, OperatorSpec)
     return spec
+
+
+# Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
+GPU_OPERATORS: dict[str, str] = {
+    "gemm": "pumice.operators.gemm.spec:SPEC",
+    "flash_attention": "pumice.operators.flash_attention.spec:SPEC",
+    "paged_attention": "pumice.operators.paged_attention.spec:SPEC",
+    "paged_prefill": "pumice.operators.paged_prefill.spec:SPEC",
+    "activation_mul": "pumice.operators.activation_mul.spec:SPEC",
+    "dequantize_fp8": "pumice.operators.quantize_fp8.spec:DEQUANTIZE_SPEC",
+    "dequantize_w4": "pumice.operators.gemm_w4.spec:DEQUANTIZE_SPEC",
+    "gemm_w4": "pumice.operators.gemm_w4.spec:SPEC",
+    "norm": "pumice.operators.norm.spec:SPEC",
+    "quantize_fp8": "pumice.operators.quantize_fp8.spec:SPEC",
+    "gemm_fp8": "pumice.operators.gemm_fp8.spec:SPEC",
+    "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
+    "gemm_int8": "pumice.operators.gemm_int8.spec:SPEC",
+}
+
+
+@functools.cache
+def triton_kernels_of(name: str) -> tuple[TritonKernel, ...]:
+    """An operator's GPU kernels, in the spec's order of preference. Imports Triton."""
+    return tuple(resolve(reference)() for reference in get_spec(name).triton_kernels)
 
 
 @functools.cache

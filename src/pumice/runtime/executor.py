@@ -4,7 +4,7 @@ API."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +146,13 @@ class Executor:
             entry, name = self._entries["extend"], "extend"
         entry.plan_name = name
         return entry, {"T": tokens, "S": sequences, "M": self.max_blocks, "R": rows}
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies blocks of the cache, in all layers: (from, to), one after the other."""
+        for part in (buffer for layer in self._cache for buffer in layer):
+            blocks = part.reshape(self.limits.num_blocks, -1)
+            for source, target in pairs:
+                blocks[target] = blocks[source]
 
     def profile(self, batch: StepBatch) -> list[tuple[str, str, float]]:
         """Runs a batch launch by launch; returns (label, kernel, seconds) of each."""

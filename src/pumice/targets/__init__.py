@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from pumice.errors import UsageError
 from pumice.targets.cpu import CPU_TARGETS
+from pumice.targets.gpu import CUDA_TARGETS, GPU_TARGETS, ROCM_TARGETS
 from pumice.targets.target import Target
 
-__all__ = ["CPU_TARGETS", "TARGETS", "Target", "get_target"]
+__all__ = [
+    "CPU_TARGETS",
+    "CUDA_TARGETS",
+    "GPU_TARGETS",
+    "ROCM_TARGETS",
+    "TARGETS",
+    "Target",
+    "get_target",
+]
 
-TARGETS: tuple[Target, ...] = (*CPU_TARGETS,)
+TARGETS: tuple[Target, ...] = (*CPU_TARGETS, *GPU_TARGETS)
 
 
 def get_target(name: str) -> Target:

@@ -25,7 +25,10 @@ class Target:
     wave: int = 1  # lanes that run in lockstep; 1 on a CPU
     shared_bytes: int = 0  # LDS / shared memory a workgroup may use
     matrix_unit: str | None = None  # mfma | wmma | mma | wgmma
-    dtypes: frozenset[str] = frozenset({"float32", "float16", "int8"})
+    compute_units: int = 0  # compute units / multiprocessors of the largest such device
+    vgprs: int = 0  # 32-bit vector registers a lane may have at most
+    l2_bytes: int = 0  # last cache before memory
+    dtypes: frozenset[str] = frozenset({"float32", "float16", "int8"})  # of the matrix unit, too
     bandwidth: float | None = None  # bytes/s
     peak: dict[str, float] = field(default_factory=dict, hash=False)  # dtype → operations/s
 

@@ -1,0 +1,1 @@
+"""Speed and correctness of the GPU operators, through PyTorch."""

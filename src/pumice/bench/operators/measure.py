@@ -1,0 +1,222 @@
+"""`pumice bench ops`: every GPU operator over real models' shapes, all candidates of every kernel,
+PyTorch's own beside them.
+
+A candidate's result is compared with the first peer's that computes the same (or with the first
+candidate's) before its time counts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pumice.operators.base import OperatorSpec
+from pumice.operators.registry import GPU_OPERATORS, get_spec
+from pumice.operators.triton.build import binary_key, build
+from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel
+from pumice.targets import Target, get_target
+
+Row = tuple[str, Mapping[str, Any], Mapping[str, TensorSpec]]
+
+
+@dataclass
+class Timing:
+    """One kernel (or peer) on one problem. floor: the least time over the measured one. error:
+    ‖out − ref‖ / ‖ref‖ against `against`; None when nothing compares."""
+
+    operator: str
+    label: str
+    kernel: str
+    config: dict[str, int] = field(default_factory=dict)
+    us: float = 0.0
+    floor: float = 0.0
+    gb_per_s: float = 0.0
+    tflop_per_s: float = 0.0
+    error: float | None = None
+    against: str = ""
+    failed: str = ""
+
+
+def rows_of(operator: str, pattern: str = "") -> list[tuple[OperatorSpec, str, Problem, Any]]:
+    """(spec, label, problem, input specs) of an operator's benchmark rows that hold `pattern`."""
+    from pumice.bench.operators.inputs import module_of
+    from pumice.operators.triton.plan import make_problem
+
+    spec = get_spec(operator)
+    bench: Iterable[Row] = getattr(module_of(operator), "BENCH", ())
+    if getattr(module_of(operator), "SPEC", None) is not spec:
+        return []  # a second operator of the module, without rows of its own
+    return [
+        (spec, label, make_problem(spec, attrs, inputs), inputs)
+        for label, attrs, inputs in bench
+        if pattern in label
+    ]
+
+
+def _compile_one(job: tuple[str, str, int, str]) -> str:
+    """In a worker process: compiles one candidate's launches into Triton's cache."""
+    from pumice.torch.launch import candidates
+
+    operator, label, index, name = job
+    target = get_target(name)
+    try:
+        (_, _, problem, _) = next(row for row in rows_of(operator, label) if row[1] == label)
+        kernel, config = candidates(problem, target)[index]
+        plan = kernel.plan(problem, target, config)
+        tensors = {**problem.tensors, **plan.workspaces}
+        for launch in plan.launches:
+            build(launch, tensors, target)
+    except Exception as error:
+        return f"{operator} {label} {index}: {error}"
+    return ""
+
+
+def precompile(
+    operators: Iterable[str], target: Target, pattern: str, say: Callable[[str], None]
+) -> list[str]:
+    """Compiles every candidate in parallel processes; returns what failed. Before any use of the
+    GPU: the workers are forks."""
+    from pumice.torch.launch import candidates
+
+    jobs, seen = [], set()
+    for operator in operators:
+        for _, label, problem, _ in rows_of(operator, pattern):
+            for index, (kernel, config) in enumerate(candidates(problem, target)):
+                plan = kernel.plan(problem, target, config)
+                tensors = {**problem.tensors, **plan.workspaces}
+                keys = [binary_key(launch, tensors, target) for launch in plan.launches]
+                if not all(key in seen for key in keys):
+                    seen.update(keys)
+                    jobs.append((operator, label, index, target.name))
+    start = time.perf_counter()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        failures = [text for text in pool.map(_compile_one, jobs, chunksize=1) if text]
+    say(f"compiled {len(seen)} kernels in {time.perf_counter() - start:.0f} s")
+    return failures
+
+
+class OperatorBench:
+    """Times problems on the current GPU."""
+
+    def __init__(self, target: Target, say: Callable[[str], None]) -> None:
+        import torch
+
+        from pumice.bench.operators.timing import copy_bandwidth, matmul_peak
+
+        self.target, self.say = target, say
+        self.bandwidth = copy_bandwidth()
+        peak = matmul_peak()
+        self.peak = {name: peak for name in ("bfloat16", "float16")}
+        self.peak |= {name: 2 * peak for name in ("float8_e4m3fn", "float8_e4m3fnuz", "int8")}
+        self.peak["float32"] = target.peak["float32"]
+        self.device = torch.cuda.get_device_name()
+
+    def facts(self) -> dict[str, Any]:
+        """What a results file records of the machine."""
+        import torch
+        import triton
+
+        return {
+            "device": self.device,
+            "target": self.target.name,
+            "copy_gb_per_s": round(self.bandwidth / 1e9),
+            "bf16_tflop_per_s": round(self.peak["bfloat16"] / 1e12),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "cuda": torch.version.cuda,
+        }
+
+    def row(self, spec: OperatorSpec, label: str, problem: Problem, inputs: Any) -> list[Timing]:
+        """Every candidate and every peer on one problem, fastest first."""
+        import torch
+
+        from pumice.bench.operators import aiter
+        from pumice.bench.operators.inputs import make_tensors
+        from pumice.bench.operators.peers import OTHER_RESULT, peers_of
+        from pumice.bench.operators.timing import copies_for, microseconds
+        from pumice.torch.launch import BoundPlan, candidates
+        from pumice.torch.vendor import vendors_of
+
+        assert spec.work is not None
+        work = spec.work(problem)
+        nbytes = sum(t.nbytes for t in problem.tensors.values())
+        sets = [
+            make_tensors(spec.name, problem, inputs, "cuda", seed)
+            for seed in range(copies_for(nbytes))
+        ]
+        # What a call changes in place would not be the same for the next candidate.
+        pristine = {name: tensor.clone() for name, tensor in sets[0].items()}
+        reference, against = None, ""
+        found: list[Timing] = []
+
+        def measure(name: str, config: Config, call: Callable[[Any], object]) -> None:
+            timing = Timing(spec.name, label, name, dict(config))
+            try:
+                timing.us = microseconds(call, sets)
+            except Exception as error:
+                torch.cuda.synchronize()
+                timing.failed = f"{type(error).__name__}: {error}"[:300]
+            else:
+                seconds = timing.us * 1e-6
+                timing.floor = work.floor_s(self.bandwidth, self.peak) / seconds
+                timing.gb_per_s = work.bytes / seconds / 1e9
+                timing.tflop_per_s = work.flops / seconds / 1e12
+            found.append(timing)
+
+        peers = dict(peers_of(problem))
+        if aiter.available() and (theirs := aiter.peer_of(problem)) is not None:
+            peers[aiter.NAME] = theirs
+        for name, peer in peers.items():
+            if against == "" and name not in OTHER_RESULT | {aiter.NAME}:
+                try:
+                    reference, against = peer(pristine).double(), name
+                except Exception as error:
+                    self.say(f"{spec.name} {label}: peer {name}: {error}")
+            measure(name, {}, peer)
+        for name, call in vendors_of(problem).items():
+            measure(name, {}, call)
+        for kernel, config in candidates(problem, self.target):
+            reference, against = self._candidate(
+                kernel, config, label, problem, pristine, reference, against, found, measure,
+                BoundPlan,
+            )  # fmt: skip
+        return sorted(found, key=lambda t: (bool(t.failed), t.us))
+
+    def _candidate(
+        self, kernel: TritonKernel, config: Config, label: str, problem: Problem, pristine: Any,
+        reference: Any, against: str, found: list[Timing], measure: Any, bind: Any,
+    ) -> tuple[Any, str]:  # fmt: skip
+        try:
+            bound = bind(problem, kernel.plan(problem, self.target, config), self.target)
+            probe = {name: tensor.clone() for name, tensor in pristine.items()}
+            bound(probe)
+            out = probe["out"].double()
+        except Exception as error:
+            found.append(
+                Timing(problem.operator, label, kernel.name, dict(config), failed=str(error)[:300])
+            )
+            return reference, against
+        if reference is None:
+            reference, against = out, kernel.name
+        measure(kernel.name, config, bound)
+        norm = float(reference.norm()) or 1.0
+        found[-1].error = float((out - reference).norm()) / norm
+        found[-1].against = against
+        return reference, against
+
+
+def results(timings: Iterable[Timing]) -> list[dict[str, Any]]:
+    """Plain rows for a JSON file."""
+    return [
+        {key: round(v, 4) if isinstance(v, float) else v for key, v in asdict(t).items()}
+        for t in timings
+    ]
+
+
+def gpu_operators(names: Iterable[str] = ()) -> list[str]:
+    """The given operators, or all that have benchmark rows."""
+    return [name for name in (names or GPU_OPERATORS) if rows_of(name)]

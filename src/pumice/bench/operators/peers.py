@@ -1,0 +1,112 @@
+"""What PyTorch itself offers for an operator: cuBLAS, SDPA's backends, eager kernels. Each peer
+takes the operator's tensors by name and returns its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from pumice.operators.triton.plan import Problem
+
+Tensors = Mapping[str, torch.Tensor]
+Peer = Callable[[Tensors], torch.Tensor]
+
+
+def _gemm(problem: Problem) -> dict[str, Peer]:
+    if problem.attrs or "residual" in problem:
+        return {}
+    return {"cublas": lambda t: F.linear(t["x"], t["w"], t.get("bias"))}
+
+
+def _heads(t: torch.Tensor, sequences: int) -> torch.Tensor:
+    rows, heads, width = t.shape
+    return t.view(sequences, rows // sequences, heads, width).transpose(1, 2)
+
+
+def _attention(problem: Problem) -> dict[str, Peer]:
+    attrs = problem.attrs
+    if set(attrs) - {"causal", "scale"} or problem["q"].shape[0] != problem["k"].shape[0]:
+        return {}
+    sequences = problem["cu_seqlens_q"].shape[0] - 1
+    grouped = problem["q"].shape[1] != problem["k"].shape[1]
+    causal = bool(attrs.get("causal"))
+
+    def sdpa(t: Tensors) -> torch.Tensor:
+        q, k, v = (_heads(t[name], sequences) for name in ("q", "k", "v"))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+        return out.transpose(1, 2).reshape(t["q"].shape[0], -1, t["v"].shape[2])
+
+    def with_backend(name: str) -> Peer:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        def run(t: Tensors) -> torch.Tensor:
+            with sdpa_kernel(getattr(SDPBackend, name)):
+                return sdpa(t)
+
+        return run
+
+    found: dict[str, Peer] = {
+        "sdpa.flash": with_backend("FLASH_ATTENTION"),
+        "sdpa.cudnn": with_backend("CUDNN_ATTENTION"),
+    }
+    if problem["q"].shape[0] <= 4096:
+        found["eager"] = with_backend("MATH")
+    return found
+
+
+def _norm(problem: Problem) -> dict[str, Peer]:
+    attrs = problem.attrs
+    if attrs.get("quantize") or attrs.get("offset") or attrs.get("kind") != "rms":
+        return {}
+
+    def eager(t: Tensors) -> torch.Tensor:
+        x = t["x"]
+        if "residual" in t:
+            x = x + t["residual"]
+        return F.rms_norm(x, (x.shape[-1],), t.get("weight"), attrs["eps"])
+
+    return {"eager": eager}
+
+
+def _activation(problem: Problem) -> dict[str, Peer]:
+    if problem.attrs.get("quantize") or problem.attrs.get("activation") != "silu":
+        return {}
+
+    def eager(t: Tensors) -> torch.Tensor:
+        gate, up = t["x"].chunk(2, -1)
+        return F.silu(gate) * up
+
+    return {"eager": eager}
+
+
+def _dense(problem: Problem) -> dict[str, Peer]:
+    """cuBLAS on a 16-bit weight of the same shape: what 4 bits are measured against."""
+    weight: dict[int, torch.Tensor] = {}
+
+    def cublas(t: Tensors) -> torch.Tensor:
+        key = id(t)
+        if key not in weight:
+            n, k = problem["w"].shape[0], problem["x"].shape[1]
+            weight[key] = torch.randn(n, k, dtype=t["x"].dtype, device=t["x"].device)
+        return F.linear(t["x"], weight[key])
+
+    return {"cublas.dense": cublas}
+
+
+_PEERS: dict[str, Callable[[Problem], dict[str, Peer]]] = {
+    "activation_mul": _activation,
+    "flash_attention": _attention,
+    "gemm": _gemm,
+    "gemm_w4": _dense,
+    "norm": _norm,
+}
+OTHER_RESULT = frozenset({"cublas.dense"})  # peers that compute the same shapes, not the same
+
+
+def peers_of(problem: Problem) -> dict[str, Peer]:
+    """Peers by name; empty where PyTorch has nothing alike."""
+    make: Any = _PEERS.get(problem.operator)
+    return {} if make is None else make(problem)

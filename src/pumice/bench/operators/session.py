@@ -1,0 +1,156 @@
+"""One run over operators on the GPU at hand: compile, try every case, time every candidate, keep
+the fastest of each row."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pumice.bench.operators import cases as case_runs
+from pumice.bench.operators.measure import (
+    OperatorBench,
+    Timing,
+    gpu_operators,
+    precompile,
+    results,
+    rows_of,
+)
+from pumice.operators.registry import GPU_OPERATORS
+from pumice.targets import Target
+from pumice.tuning.database import MeasuredRow, row_of, write_rows
+
+LARGEST_ERROR = 0.03  # of a candidate against its peer on random data; more is a wrong result
+
+
+@dataclass
+class Session:
+    """What a run found. rows: the fastest of each problem, ours or a vendor's, for the database."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    best: list[dict[str, Any]] = field(default_factory=list)
+    everything: list[dict[str, Any]] = field(default_factory=list)
+    rows: dict[str, list[MeasuredRow]] = field(default_factory=dict)
+    cases: list[case_runs.CaseResult] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[case_runs.CaseResult]:
+        return [case for case in self.cases if not case.passed]
+
+    def write(self, folder: Path) -> None:
+        """best.json, all.json, cases.json, and a file of rows for each operator."""
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = ",\n".join(json.dumps(row) for row in self.best)
+        head = json.dumps(self.facts)
+        (folder / "best.json").write_text(f'{{"facts": {head}, "best": [\n{lines}\n]}}\n')
+        (folder / "all.json").write_text(json.dumps(self.everything))
+        (folder / "cases.json").write_text(json.dumps([vars(case) for case in self.cases]))
+        lines = json.dumps({name: [vars(r) for r in rows] for name, rows in self.rows.items()})
+        (folder / "rows.json").write_text(lines)
+
+
+def write_database(rows: dict[str, list[MeasuredRow]], folder: Path) -> None:
+    """`<folder>/<operator>.json`; rows of the same problems that were there are replaced."""
+    from pumice.tuning.database import read_rows
+
+    for operator, found in rows.items():
+        path = folder / f"{operator}.json"
+        known = {(row.kind, row.sizes) for row in found}
+        kept = []
+        if path.is_file():
+            kept = [row for row in read_rows(path) if (row.kind, row.sizes) not in known]
+        write_rows(path, [*kept, *found])
+
+
+def run(
+    target: Target,
+    say: Callable[[str], None],
+    *,
+    operators: Iterable[str] = (),
+    pattern: str = "",
+    configs: int = 2,
+    with_cases: bool = True,
+    with_times: bool = True,
+    budget_s: float = 1e9,
+    measured: str = "",
+) -> Session:
+    """operators: those to take, all when empty. pattern: text that a row's label must hold.
+    configs: of every kernel, how many the cases are tried with. budget_s: when it is used up, the
+    remaining rows are left out, which is said. measured: what the rows record of when."""
+    start = time.perf_counter()
+    session = Session()
+    chosen = list(operators)
+    every = chosen or list(GPU_OPERATORS)
+    timed = gpu_operators(chosen) if with_times else []
+    if with_cases:
+        failures = case_runs.precompile_cases(every, target, configs)
+        say(f"cases compiled in {time.perf_counter() - start:.0f} s")
+        for text in failures[:20]:
+            say(f"does not compile: {text[:300]}")
+    if timed:
+        for text in precompile(timed, target, pattern, say)[:20]:
+            say(f"does not compile: {text[:300]}")
+    bench = OperatorBench(target, say)
+    session.facts = {**bench.facts(), "measured": measured}
+    say(json.dumps(session.facts))
+    if with_cases:
+        session.cases = case_runs.run_cases(every, target, configs, say)
+        for case in session.failed[:30]:
+            say(f"FAILED {case.operator} case {case.case} {case.kernel} {case.config} "
+                f"{case.output}: {case.error:.3g} > {case.tolerance:.3g} {case.text}")  # fmt: skip
+    for operator in timed:
+        for spec, label, problem, inputs in rows_of(operator, pattern):
+            if time.perf_counter() - start > budget_s:
+                say(f"out of time at {operator} {label}; the rest is left out")
+                return session
+            timings = bench.row(spec, label, problem, inputs)
+            session.everything += results(timings)
+            _keep(session, problem, label, timings, bench, say)
+    return session
+
+
+def _keep(
+    session: Session, problem: Any, label: str, timings: list[Timing], bench: OperatorBench,
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    failed = [t for t in timings if t.failed]
+    if failed:
+        say(f"{problem.operator} {label}: {len(failed)} of {len(timings)} failed: "
+            f"{failed[0].kernel} {failed[0].config} {failed[0].failed[:200]}")  # fmt: skip
+    good = [t for t in timings if not t.failed and not _wrong(t)]
+    for timing in [t for t in timings if not t.failed and _wrong(t)][:2]:
+        say(f"WRONG {problem.operator} {label} {timing.kernel} {timing.config}: {timing.error:.3g}")
+    ours = [t for t in good if ".triton." in t.kernel]
+    offered = [t for t in good if ".triton." in t.kernel or t.kernel.startswith("vendor.")]
+    peers = {t.kernel: round(t.us, 2) for t in good if ".triton." not in t.kernel}
+    if not ours:
+        say(f"{problem.operator} {label}: no kernel of ours ran")
+        return
+    best = ours[0]
+    beside = ", ".join(f"{name} {us:.1f} ({us / best.us:.2f}x)" for name, us in peers.items())
+    say(
+        f"{problem.operator:16} {label:36} {best.us:9.1f} µs {best.gb_per_s:6.0f} GB/s "
+        f"{best.tflop_per_s:6.1f} TF {best.floor:4.0%}  {best.kernel.split('.', 2)[-1]} "
+        f"{' '.join(f'{k}={v}' for k, v in best.config.items())} | {beside}"
+    )
+    session.best.append({**results([best])[0], "peers": peers})
+    fastest = offered[0]
+    session.rows.setdefault(problem.operator, []).append(
+        row_of(
+            problem,
+            kernel=fastest.kernel,
+            config=fastest.config,
+            us=round(fastest.us, 2),
+            floor=round(fastest.floor, 3),
+            error=None if fastest.error is None else float(f"{fastest.error:.2g}"),
+            device=bench.device,
+            measured=session.facts["measured"],
+        )
+    )
+
+
+def _wrong(timing: Timing) -> bool:
+    return timing.error is not None and not timing.error < LARGEST_ERROR

@@ -1,0 +1,67 @@
+"""Times GPU work: a captured graph of many calls over rotating inputs, between two events.
+
+Inputs rotate over more memory than the last cache holds, so that a call reads from memory as it
+would in a model; the graph takes the host's part out of the figure.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+FLUSH_BYTES = 1 << 28  # inputs in rotation: several times an H200's second-level cache
+MAX_COPIES = 64
+
+
+def copies_for(nbytes: int) -> int:
+    """Sets of inputs of that size that a rotation needs."""
+    return max(1, min(MAX_COPIES, -(-FLUSH_BYTES // max(nbytes, 1))))
+
+
+def microseconds(
+    call: Callable[[Any], object], inputs: Sequence[Any], *, target_ms: float = 4.0, runs: int = 5
+) -> float:
+    """Median µs of one call over several replays of a graph that goes through the inputs."""
+    for one in inputs[:2]:
+        call(one)
+    torch.cuda.synchronize()
+    once = _event_ms(lambda: call(inputs[0]))
+    count = int(max(1, min(200, target_ms / max(once, 1e-3))))
+    count = max(count, min(len(inputs), 8))
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for index in range(count):
+            call(inputs[index % len(inputs)])
+    graph.replay()
+    return statistics.median(_event_ms(graph.replay) for _ in range(runs)) * 1e3 / count
+
+
+def _event_ms(work: Callable[[], object]) -> float:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop))
+
+
+def copy_bandwidth(nbytes: int = 1 << 31) -> float:
+    """Bytes read and written a second by a large device-to-device copy."""
+    source = torch.empty(nbytes, dtype=torch.uint8, device="cuda").random_()
+    target = torch.empty_like(source)
+    target.copy_(source)
+    best = min(_event_ms(lambda: target.copy_(source)) for _ in range(7))
+    return 2 * nbytes / (best * 1e-3)
+
+
+def matmul_peak(dtype: torch.dtype = torch.bfloat16, size: int = 8192) -> float:
+    """Operations a second of PyTorch's own product of random square matrices."""
+    a = torch.randn(size, size, device="cuda").to(dtype)
+    b = torch.randn(size, size, device="cuda").to(dtype)
+    a @ b
+    return 2 * size**3 / (statistics.median(_event_ms(lambda: a @ b) for _ in range(9)) * 1e-3)

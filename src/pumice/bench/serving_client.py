@@ -1,0 +1,142 @@
+"""One request to a server that speaks OpenAI's protocol, timed piece by piece."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pumice.bench.serving import Outcome, Prompt
+from pumice.errors import DeviceError, UsageError
+
+if TYPE_CHECKING:
+    import httpx
+
+ENDPOINTS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where requests go, and what they say besides the prompt. url: without `/v1`."""
+
+    url: str
+    model: str | None = None
+    kind: str = "chat"
+    api_key: str | None = None
+    timeout: float = 600.0
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in ENDPOINTS:
+            raise UsageError(f"--endpoint is {self.kind!r}; allowed: {', '.join(ENDPOINTS)}")
+        if not self.timeout > 0:
+            raise UsageError(f"--timeout is {self.timeout:g}; it must be above 0 seconds")
+
+    def client(self) -> httpx.AsyncClient:
+        """A client with as many connections as there are requests."""
+        import httpx
+
+        headers = {"Accept-Encoding": "identity"}
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=self.timeout,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            trust_env=False,
+        )  # fmt: skip
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """A request's JSON."""
+        said: dict[str, Any] = {"prompt": prompt.text}
+        if self.kind == "chat":
+            said = {"messages": [{"role": "user", "content": prompt.text}]}
+        return {
+            "model": self.model, **said, "max_tokens": prompt.max_tokens, "stream": True,
+            "stream_options": {"include_usage": True}, **self.fields,
+        }  # fmt: skip
+
+
+def server_url(text: str) -> str:
+    """A URL as a person gives it → scheme, host and path without `/v1`."""
+    url = text if "://" in text else f"http://{text}"
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"the server's URL is {text!r}; allowed: http://… and https://…")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+async def first_model(endpoint: Endpoint) -> str:
+    """The first model that a server offers."""
+    import httpx
+
+    async with endpoint.client() as client:
+        try:
+            answer = await client.get("/v1/models")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise DeviceError(
+                f"{endpoint.url} does not answer: {error or type(error).__name__}",
+                hint="`pumice serve` starts a server; without a URL the benchmark starts its own.",
+            ) from None
+    if answer.status_code != 200:
+        raise DeviceError(f"{endpoint.url}/v1/models: {_reason(answer)}")
+    try:
+        return str(answer.json()["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise DeviceError(f"{endpoint.url}/v1/models names no model; --model does") from None
+
+
+async def ask(client: httpx.AsyncClient, endpoint: Endpoint, prompt: Prompt) -> Outcome:
+    """Sends a prompt and reads the answer. Whatever goes wrong is in the outcome."""
+    import httpx
+
+    outcome = Outcome(time.perf_counter())
+    try:
+        path = ENDPOINTS[endpoint.kind]
+        async with client.stream("POST", path, json=endpoint.body(prompt)) as answer:
+            if answer.status_code != 200:
+                await answer.aread()
+                outcome.error = _reason(answer)
+            else:
+                outcome.error = await _read(answer, outcome)
+    except httpx.HTTPError as error:
+        outcome.error = type(error).__name__
+    except (ValueError, KeyError, TypeError, AttributeError):
+        outcome.error = "a chunk is not of OpenAI's shape"
+    outcome.end = time.perf_counter()
+    return outcome
+
+
+async def _read(answer: httpx.Response, outcome: Outcome) -> str | None:
+    """Reads a stream into an outcome; returns what is wrong with it."""
+    async for line in answer.aiter_lines():
+        if not line.startswith("data:"):
+            continue
+        now = time.perf_counter()
+        data = line[5:].strip()
+        if data == "[DONE]":
+            if not outcome.output_tokens:  # a server that tells no usage
+                outcome.output_tokens = len(outcome.arrivals)
+            return None
+        chunk = json.loads(data)
+        if "error" in chunk:
+            return f"error in the stream: {chunk['error'].get('message', '')[:80]}"
+        usage = chunk.get("usage")
+        if usage:
+            outcome.prompt_tokens = usage["prompt_tokens"]
+            outcome.output_tokens = usage["completion_tokens"]
+        for choice in chunk["choices"]:
+            delta = choice.get("delta") or {}
+            parts = ("content", "reasoning_content", "reasoning", "tool_calls")
+            if choice.get("text") or any(delta.get(part) for part in parts):
+                outcome.arrivals.append(now)
+            outcome.finish_reason = choice.get("finish_reason") or outcome.finish_reason
+    return "the stream broke off"
+
+
+def _reason(answer: httpx.Response) -> str:
+    """A refusal in a few words."""
+    try:
+        message = str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = ""
+    return f"{answer.status_code} {message[:80]}".rstrip()

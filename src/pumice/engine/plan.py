@@ -1,0 +1,38 @@
+"""What a step computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pumice.engine.sequence import Sequence
+
+
+@dataclass
+class StepPlan:
+    """sequences[i] computes its next counts[i] tokens, the last drafts[i] of which are guesses that
+    follow its known ones. `sampled` are those that reach their last known token: they get a row of
+    logits for it, and one for each guess; rows[j] is the first row of sampled[j].
+    """
+
+    sequences: list[Sequence] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+    sampled: list[Sequence] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    row_count: int = 0
+    tokens: int = 0
+    decode_tokens: int = 0  # of sequences that were past their prompt, guesses among them
+    drafted: int = 0
+    admitted: list[Sequence] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, count: int, draft: int = 0) -> None:
+        self.sequences.append(sequence)
+        self.counts.append(count)
+        self.drafts.append(draft)
+        self.tokens += count
+        self.drafted += draft
+        sequence.draft = draft
+        if sequence.computed + count == sequence.length + draft:
+            self.sampled.append(sequence)
+            self.rows.append(self.row_count)
+            self.row_count += 1 + draft

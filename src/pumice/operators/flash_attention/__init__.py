@@ -1,0 +1,1 @@
+"""Attention over ragged batches whose keys and values lie in plain tensors."""

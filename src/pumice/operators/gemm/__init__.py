@@ -1,0 +1,1 @@
+"""gemm: dense matrix products with their epilogue."""

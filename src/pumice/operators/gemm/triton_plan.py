@@ -1,0 +1,148 @@
+"""Launches of `gemm`, and of the operators that are it with other types or scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pumice.operators.gemm import tiles
+from pumice.operators.gemm.family import Family, SplitK, StreamK, Tiled, Vector
+from pumice.operators.gemm.gemv_triton import gemv
+from pumice.operators.gemm.kernel_triton import gemm_reduce, gemm_tile
+from pumice.operators.gemm.product import Product, of_problem, precision, upcasts
+from pumice.operators.triton.plan import (
+    Config,
+    Launch,
+    Plan,
+    Problem,
+    TensorSpec,
+    cdiv,
+    next_power_of_2,
+)
+from pumice.targets import Target
+
+
+def on_vector_unit(product: Product, target: Target) -> bool:
+    """float32 products in full precision, where the matrix unit has none."""
+    full = product.dtype == "float32" and precision(product.problem, target) == "ieee"
+    return full and target.matrix_unit != "mfma"
+
+
+def dies(target: Target) -> int:
+    """Dies of one device that have an L2 of their own: 8 on the large CDNA parts."""
+    return 8 if target.matrix_unit == "mfma" and target.compute_units > 200 else 1
+
+
+def tile_launches(
+    kernel: Any,
+    product: Product,
+    target: Target,
+    config: Config,
+    whole: int | None,
+    own_constants: Mapping[str, Any],
+    own_arguments: Mapping[str, int] | None = None,
+) -> Plan:
+    """A tile kernel, and the reduction when tiles after the first `whole` (None: all) are split.
+
+    own_constants, own_arguments: those that this kernel has beyond the family's.
+    """
+    if product.empty:
+        return Plan(())
+    bm, bn, bk = config["BM"], config["BN"], config["BK"]
+    tiles_m = cdiv(product.M, bm)
+    count = tiles_m * cdiv(product.N, bn)
+    slice_k = cdiv(cdiv(max(product.K, 1), config["split"]), bk) * bk
+    split = cdiv(max(product.K, 1), slice_k)
+    if whole is None or split == 1:
+        whole, split = count, 1
+    tail = count - whole
+    group = 8 if tiles_m > 8 else next_power_of_2(tiles_m)
+    arguments = product.arguments() | {
+        "M": product.M, "whole": whole, "split": split, "slice_k": slice_k,
+    } | dict(own_arguments or {})  # fmt: skip
+    constants: dict[str, Any] = product.constants() | {
+        "BM": bm, "BN": bn, "BK": bk, "GROUP_M": group, 
+        "DIES": dies(target), "EVEN_K": product.K % bk == 0, "SPLIT": tail > 0,
+    } | dict(own_constants)  # fmt: skip
+    workspaces = {}
+    if tail:
+        kind = "int32" if product.dtype == "int8" else "float32"
+        workspaces["partial"] = TensorSpec((product.B, tail, split, bm, bn), kind)
+        arguments["partial"] = "partial"
+    else:
+        constants["partial"] = None
+    launches = [
+        Launch(
+            kernel, (whole + tail * split, product.B, 1), arguments, constants,
+            num_warps=config["warps"], num_stages=config["stages"],
+            options=tiles.options(config, target),
+        )
+    ]  # fmt: skip
+    if tail:
+        launches.append(_reduction(product, arguments, constants, tail))
+    return Plan(tuple(launches), workspaces)
+
+
+def _reduction(
+    product: Product, arguments: Mapping[str, Any], constants: Mapping[str, Any], tail: int
+) -> Launch:
+    bm, bn = constants["BM"], constants["BN"]
+    rows = max(1, min(bm, 512 // bn))
+    used = min(bm, product.M)
+    names = gemm_reduce.arg_names
+    shared = {name: value for name, value in constants.items() if name in names}
+    return Launch(
+        gemm_reduce, (tail, cdiv(used, rows), product.B),
+        {name: value for name, value in arguments.items() if name in names},
+        {**shared, "RM": rows}, num_warps=4 if rows * bn >= 512 else 1, num_stages=1,
+    )  # fmt: skip
+
+
+class Dense(Family):
+    """Sums stay in the matrix unit until K ends."""
+
+    def candidates(self, product: Product, target: Target) -> list[tiles.Tile]:
+        return tiles.tiles_for(product, target, vector=on_vector_unit(product, target))
+
+    def launches(
+        self, product: Product, target: Target, config: Config, whole: int | None = None
+    ) -> Plan:
+        own = {
+            "PRECISION": precision(product.problem, target),
+            "UPCAST": upcasts(product.dtype, target),
+        }
+        return tile_launches(gemm_tile, product, target, config, whole, own)
+
+
+class DenseVector(Vector):
+    """`gemv`, with scales for a whole row or tensor if any."""
+
+    def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
+        product = of_problem(problem)
+        if product.empty:
+            return Plan(())
+        constants = product.constants() | {
+            "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
+            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": upcasts(product.dtype, target),
+        }  # fmt: skip
+        launch = Launch(
+            gemv, (cdiv(product.N, config["BN"]), product.B, 1), product.arguments(), constants,
+            num_warps=config["warps"], num_stages=1,
+        )  # fmt: skip
+        return Plan((launch,))
+
+
+class GemmTiled(Dense, Tiled):
+    name = "gemm.triton.tiled"
+
+
+class GemmSplitK(Dense, SplitK):
+    name = "gemm.triton.split_k"
+
+
+class GemmStreamK(Dense, StreamK):
+    name = "gemm.triton.stream_k"
+
+
+class GemmVector(DenseVector):
+    name = "gemm.triton.gemv"

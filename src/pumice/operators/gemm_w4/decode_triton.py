@@ -1,0 +1,313 @@
+# mypy: ignore-errors
+"""Arithmetic on packed pairs of 16-bit floats, once for each vendor.
+
+A pair lies in an int32. CODE picks the instructions: 0 plain Triton in float32 (any device, and the
+interpreter), 1 NVIDIA's PTX, 2 AMD's GCN. Everything else about the kernels is shared.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def quads(value, A: tl.constexpr, B: tl.constexpr, G: tl.constexpr):
+    """[A, B, 4G] → four tensors [A, B, G], the elements 0 … 3 of each four. A thread that holds
+    whole fours moves nothing."""
+    even, odd = tl.split(tl.reshape(value, (A, B, G, 2, 2)))
+    v0, v2 = tl.split(even)
+    v1, v3 = tl.split(odd)
+    return v0, v1, v2, v3
+
+
+@triton.jit
+def low_half(pair, BRAIN: tl.constexpr):
+    """The low 16-bit float of a pair, in float32."""
+    if BRAIN:
+        return (pair << 16).to(tl.float32, bitcast=True)
+    return (pair & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def high_half(pair, BRAIN: tl.constexpr):
+    if BRAIN:
+        return (pair & -65536).to(tl.float32, bitcast=True)
+    return ((pair >> 16) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def code_pairs(word, zero, CODE: tl.constexpr):
+    """A word of eight codes → four pairs.
+
+    CODE 1: (code − zero) as float16 pairs. One logic instruction makes 1024 + code, or 1024 + 16·
+    code of the nibbles above, out of two codes; a subtraction or a multiply-add takes the offset
+    off. CODE 2: those raw sums: offsets come off the float32 totals. CODE 0: shifted words.
+    """
+    if CODE == 1:
+        offset = zero * 0x00010001 + 0x64006400  # 1024 + zero
+        lower = zero * 0x00100010 + -0x2BFF2C00  # −(64 + zero)
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 t;
+            shr.u32 t, $4, 8;
+            lop3.b32 $0, $4, 0x000f000f, 0x64006400, 0xea;
+            lop3.b32 $1, $4, 0x00f000f0, 0x64006400, 0xea;
+            lop3.b32 $2, t, 0x000f000f, 0x64006400, 0xea;
+            lop3.b32 $3, t, 0x00f000f0, 0x64006400, 0xea;
+            sub.f16x2 $0, $0, $5;
+            fma.rn.f16x2 $1, $1, $7, $6;
+            sub.f16x2 $2, $2, $5;
+            fma.rn.f16x2 $3, $3, $7, $6;
+            }""",
+            "=&r,=&r,=&r,=&r,r,r,r,r",
+            [word, offset, lower, 0x2C002C00],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
+        )
+    elif CODE == 2:
+        above = word >> 8
+        return (
+            (word & 0x000F000F) | 0x64006400,
+            (word & 0x00F000F0) | 0x64006400,
+            (above & 0x000F000F) | 0x64006400,
+            (above & 0x00F000F0) | 0x64006400,
+        )
+    else:
+        return word, word >> 4, word >> 8, word >> 12
+
+
+@triton.jit
+def multiply_add(pair, x, total, zero, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """total + pair · x: a pair of float16 (CODE 1), or the float32 sum of both products."""
+    if CODE == 1:
+        return tl.inline_asm_elementwise(
+            "fma.rn.f16x2 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [pair, x, total],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    elif CODE == 2:
+        return tl.inline_asm_elementwise(
+            "v_dot2_f32_f16 $0, $1, $2, $3",
+            "=v,v,v,v",
+            [pair, x, total],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        low = ((pair & 15) - zero).to(tl.float32) * low_half(x, BRAIN)
+        high = (((pair >> 16) & 15) - zero).to(tl.float32) * high_half(x, BRAIN)
+        return total + low + high
+
+
+@triton.jit
+def pair_sum(a, b):
+    """The float32 sum of the four halves of two float16 pairs."""
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 s;
+        .reg .b16 l, h;
+        .reg .f32 x, y;
+        add.f16x2 s, $1, $2;
+        mov.b32 {l, h}, s;
+        cvt.f32.f16 x, l;
+        cvt.f32.f16 y, h;
+        add.f32 $0, x, y;
+        }""",
+        "=f,r,r",
+        [a, b],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def larger(a, b, BRAIN: tl.constexpr):
+    """The larger absolute values of two pairs."""
+    if BRAIN:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 a, b; abs.bf16x2 a, $1; abs.bf16x2 b, $2; max.bf16x2 $0, a, b; }", "=r,r,r", [a, b],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.inline_asm_elementwise(
+        "{ .reg .b32 a, b; abs.f16x2 a, $1; abs.f16x2 b, $2; max.f16x2 $0, a, b; }", "=r,r,r", [a, b],
+        dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def larger_parts(a, b):
+    """The same without a packed instruction."""
+    low = tl.maximum(a & 0x7FFF, b & 0x7FFF)
+    return low | tl.maximum(a & 0x7FFF0000, b & 0x7FFF0000)
+
+
+@triton.jit
+def largest(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf,
+    CODE: tl.constexpr, BRAIN: tl.constexpr,
+):  # fmt: skip
+    """max|x| of 16 pairs, in float32."""
+    if CODE == 1:
+        a = larger(larger(x0, x1, BRAIN), larger(x2, x3, BRAIN), BRAIN)
+        b = larger(larger(x4, x5, BRAIN), larger(x6, x7, BRAIN), BRAIN)
+        c = larger(larger(x8, x9, BRAIN), larger(xa, xb, BRAIN), BRAIN)
+        d = larger(larger(xc, xd, BRAIN), larger(xe, xf, BRAIN), BRAIN)
+        top = larger(larger(a, b, BRAIN), larger(c, d, BRAIN), BRAIN)
+        return tl.maximum(low_half(top, BRAIN), high_half(top, BRAIN))
+    # Absolute values of 16-bit floats are ordered as integers.
+    a = larger_parts(larger_parts(x0, x1), larger_parts(x2, x3))
+    b = larger_parts(larger_parts(x4, x5), larger_parts(x6, x7))
+    c = larger_parts(larger_parts(x8, x9), larger_parts(xa, xb))
+    d = larger_parts(larger_parts(xc, xd), larger_parts(xe, xf))
+    top = larger_parts(larger_parts(a, b), larger_parts(c, d))
+    return tl.maximum(low_half(top, BRAIN), high_half(top, BRAIN))
+
+
+@triton.jit
+def power_below(amax, BRAIN: tl.constexpr):
+    """(2^−e, 2^e) in float32 with amax · 2^−e in [1, 2); −e at most 14 for float16, which holds no
+    greater power of two than 2¹⁵."""
+    exponent = (amax.to(tl.int32, bitcast=True) >> 23) & 255
+    if BRAIN:
+        exponent = tl.minimum(tl.maximum(exponent, 27), 253)
+    else:
+        exponent = tl.maximum(exponent, 113)
+    down = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    return down, (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def scaled(x, factor, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """A pair times a power of two, as float16."""
+    if CODE == 1:
+        if BRAIN:
+            return tl.inline_asm_elementwise(
+                """{
+                .reg .b32 l, h;
+                shl.b32 l, $1, 16;
+                and.b32 h, $1, 0xffff0000;
+                mul.f32 l, l, $2;
+                mul.f32 h, h, $2;
+                cvt.rn.f16x2.f32 $0, h, l;
+                }""",
+                "=r,r,f", [x, factor], dtype=tl.int32, is_pure=True, pack=1,
+            )  # fmt: skip
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 f;
+            cvt.rn.f16x2.f32 f, $2, $2;
+            mul.f16x2 $0, $1, f;
+            }""",
+            "=r,r,f", [x, factor], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    low = (low_half(x, BRAIN) * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
+    high = (high_half(x, BRAIN) * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
+    return (low & 0xFFFF) | (high << 16)
+
+
+@triton.jit
+def dequantized(
+    word, scale, zero, A: tl.constexpr, W: tl.constexpr, CODE: tl.constexpr, BRAIN: tl.constexpr
+):
+    """Words [A, W], float16 scales [A, W] → weights [A, 8W] in float16 or bfloat16."""
+    if CODE == 1 and BRAIN:
+        v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 a, b, c, d, s;
+            .reg .f32 f;
+            cvt.f32.f16 f, $9;
+            cvt.rn.bf16x2.f32 s, f, f;
+            shr.u32 b, $8, 4;
+            shr.u32 c, $8, 8;
+            shr.u32 d, $8, 12;
+            lop3.b32 a, $8, 0x000f000f, 0x43004300, 0xea;
+            lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea;
+            lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
+            lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
+            fma.rn.bf16x2 a, a, $11, $10;
+            fma.rn.bf16x2 b, b, $11, $10;
+            fma.rn.bf16x2 c, c, $11, $10;
+            fma.rn.bf16x2 d, d, $11, $10;
+            fma.rn.bf16x2 a, a, s, $12;
+            fma.rn.bf16x2 b, b, s, $12;
+            fma.rn.bf16x2 c, c, s, $12;
+            fma.rn.bf16x2 d, d, s, $12;
+            mov.b32 {$0, $1}, a;
+            mov.b32 {$2, $3}, b;
+            mov.b32 {$4, $5}, c;
+            mov.b32 {$6, $7}, d;
+            }""",
+            "=h,=h,=h,=h,=h,=h,=h,=h,r,h,r,r,r",
+            # −(128 + zero), 1 and −0
+            [word, scale, zero * 0x00010001 + -0x3CFF3D00, 0x3F803F80, -0x7FFF8000],
+            dtype=(
+                tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
+                tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
+            ),
+            is_pure=True,
+            pack=1,
+        )  # fmt: skip
+    elif CODE == 1:
+        v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 a, b, c, d, t, s;
+            mov.b32 s, {$9, $9};
+            shr.u32 t, $8, 8;
+            lop3.b32 a, $8, 0x000f000f, 0x64006400, 0xea;
+            lop3.b32 b, $8, 0x00f000f0, 0x64006400, 0xea;
+            lop3.b32 c, t, 0x000f000f, 0x64006400, 0xea;
+            lop3.b32 d, t, 0x00f000f0, 0x64006400, 0xea;
+            sub.f16x2 a, a, $10;
+            fma.rn.f16x2 b, b, $12, $11;
+            sub.f16x2 c, c, $10;
+            fma.rn.f16x2 d, d, $12, $11;
+            mul.f16x2 a, a, s;
+            mul.f16x2 b, b, s;
+            mul.f16x2 c, c, s;
+            mul.f16x2 d, d, s;
+            mov.b32 {$0, $1}, a;
+            mov.b32 {$2, $3}, b;
+            mov.b32 {$4, $5}, c;
+            mov.b32 {$6, $7}, d;
+            }""",
+            "=h,=h,=h,=h,=h,=h,=h,=h,r,h,r,r,r",
+            [
+                word, scale, zero * 0x00010001 + 0x64006400, zero * 0x00100010 + -0x2BFF2C00,
+                0x2C002C00,
+            ],
+            dtype=(
+                tl.float16, tl.float16, tl.float16, tl.float16,
+                tl.float16, tl.float16, tl.float16, tl.float16,
+            ),
+            is_pure=True,
+            pack=1,
+        )  # fmt: skip
+    else:
+        v0 = one_weight(word, scale, zero, BRAIN)
+        v1 = one_weight(word >> 16, scale, zero, BRAIN)
+        v2 = one_weight(word >> 4, scale, zero, BRAIN)
+        v3 = one_weight(word >> 20, scale, zero, BRAIN)
+        v4 = one_weight(word >> 8, scale, zero, BRAIN)
+        v5 = one_weight(word >> 24, scale, zero, BRAIN)
+        v6 = one_weight(word >> 12, scale, zero, BRAIN)
+        v7 = one_weight(word >> 28, scale, zero, BRAIN)
+    # join puts its second operand at odd places: the last join is the fastest axis
+    even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
+    odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
+    return tl.reshape(tl.join(even, odd), (A, W * 8))
+
+
+@triton.jit
+def one_weight(word, scale, zero, BRAIN: tl.constexpr):
+    """(code − zero) · scale of the lowest nibble; 1024 + code is a float16 made without a
+    conversion."""
+    code = ((word & 15) | 0x6400).to(tl.int16).to(tl.float16, bitcast=True)
+    offset = (zero + 0x6400).to(tl.int16).to(tl.float16, bitcast=True)
+    if BRAIN:
+        return ((code - offset).to(tl.float32) * scale.to(tl.float32)).to(tl.bfloat16)
+    return (code - offset) * scale

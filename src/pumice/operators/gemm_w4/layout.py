@@ -1,0 +1,91 @@
+"""The layout that the 4-bit kernels read, and the formats it is packed from, in NumPy.
+
+A row's codes lie eight to a 32-bit word along K, words in K's order: int32[N, K/8]. Inside a word,
+code 2p is nibble p of the low half and code 2p + 1 nibble p of the high half, so that one mask
+(0x000f000f, shifted) picks two neighbours along K, one for each half of a packed float16 pair:
+
+    bits   0-3 4-7 8-11 12-15 | 16-19 20-23 24-27 28-31
+    code    0   2   4    6    |   1    3     5     7
+
+Scales are float16[N, K/group]; zero points, where a format has them, uint8[N, K/group]:
+w = (code − zero) · scale.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pumice.errors import ModelFileError
+from pumice.quantization.mlc import unpack_words
+
+_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])  # code of each nibble, the lowest first
+_AWQ = np.array([0, 2, 4, 6, 1, 3, 5, 7])  # column of each nibble in AutoAWQ's words
+_SHIFTS = np.arange(0, 32, 4, dtype=np.uint32)
+
+
+def pack(codes: np.ndarray) -> np.ndarray:
+    """Codes uint8[N, K] of 0 … 15 → int32[N, K/8]. K is a multiple of 32."""
+    n, k = codes.shape
+    if k % 32:
+        raise ModelFileError(f"4-bit weights have K = {k}; it must be a multiple of 32")
+    if codes.size and int(codes.max()) > 15:
+        raise ModelFileError(f"4-bit weights hold code {int(codes.max())}; 0 to 15 are allowed")
+    nibbles = codes.reshape(n, k // 8, 8)[:, :, _ORDER].astype(np.uint32)
+    words: np.ndarray = np.bitwise_or.reduce(nibbles << _SHIFTS, axis=-1)
+    return words.view(np.int32)
+
+
+def unpack(words: np.ndarray) -> np.ndarray:
+    """int32[N, K/8] → codes uint8[N, K]."""
+    n, count = words.shape
+    nibbles = (np.ascontiguousarray(words).view(np.uint32)[:, :, None] >> _SHIFTS) & 15
+    codes = np.empty((n, count, 8), np.uint8)
+    codes[:, :, _ORDER] = nibbles
+    return codes.reshape(n, count * 8)
+
+
+def from_mlc(words: np.ndarray) -> np.ndarray:
+    """q4f16_1's uint32[N, K/8], the lowest k in the lowest bits → int32[N, K/8]."""
+    return pack(unpack_words(words, 4))
+
+
+def _fields(words: np.ndarray) -> np.ndarray:
+    """int32[A, B] → uint8[A, B, 8], the lowest nibble first."""
+    wide = np.ascontiguousarray(words).view(np.uint32)[:, :, None]
+    return ((wide >> _SHIFTS) & 15).astype(np.uint8)
+
+
+def from_awq(
+    qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """AutoAWQ's "gemm" tensors: qweight int32[K, N/8], qzeros int32[K/G, N/8], scales
+    float16[K/G, N], columns of a word in the order 0 2 4 6 1 3 5 7 → (words, scales, zeros)."""
+
+    def columns(words: np.ndarray) -> np.ndarray:
+        fields = _fields(words)
+        found = np.empty_like(fields)
+        found[:, :, _AWQ] = fields
+        return found.reshape(words.shape[0], -1)
+
+    codes, zeros = columns(qweight).T, columns(qzeros).T
+    return pack(codes), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
+
+
+def from_gptq(
+    qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray, *, zero_offset: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """GPTQ's tensors without reordering: qweight int32[K/8, N], qzeros int32[K/G, N/8], scales
+    float16[K/G, N]; zeros are stored less `zero_offset` (1 in version 1 of the format, 0 in
+    version 2) → (words, scales, zeros)."""
+    codes = _fields(qweight).transpose(1, 0, 2).reshape(qweight.shape[1], -1)
+    zeros = _fields(qzeros).reshape(qzeros.shape[0], -1).T + np.uint8(zero_offset)
+    return pack(codes), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
+
+
+def dequantize(words: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int) -> np.ndarray:
+    """float64[N, K] of packed weights."""
+    codes = unpack(words).astype(np.float64)
+    group = codes.shape[1] // max(scales.shape[1], 1)
+    wide = np.repeat(scales.astype(np.float64), group, axis=1)
+    zero = zeros if isinstance(zeros, int) else np.repeat(zeros.astype(np.float64), group, axis=1)
+    return np.asarray((codes - zero) * wide)

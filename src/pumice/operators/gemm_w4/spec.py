@@ -1,0 +1,183 @@
+"""gemm_w4: x · dequantize(w)ᵀ (+ bias) with 4-bit weights and 16-bit activations; dequantize_w4.
+
+attrs: group (of codes along K that share a scale: a multiple of 32); zero (the code of weight 0
+where no `zeros` are given: 7 for q4f16_1, 8 for symmetric GPTQ). `layout.py` has the packing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from pumice.dtypes import numpy_dtype
+from pumice.operators.base import OperatorSpec
+from pumice.operators.gemm_w4.layout import dequantize, pack
+from pumice.operators.triton.plan import Problem, TensorSpec, Work
+
+Case = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+def _weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    return dequantize(inputs["w"], inputs["scales"], inputs.get("zeros", int(attrs["zero"])))
+
+
+def reference(
+    attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
+) -> Mapping[str, np.ndarray]:
+    out = inputs["x"].astype(np.float64) @ _weight(attrs, inputs).T
+    if "bias" in inputs:
+        out = out + inputs["bias"].astype(np.float64)
+    return {"out": out.astype(np.float32).astype(inputs["x"].dtype)}
+
+
+def output_specs(
+    attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
+) -> Mapping[str, TensorSpec]:
+    x = specs["x"]
+    return {"out": TensorSpec((x.shape[0], specs["w"].shape[0]), x.dtype)}
+
+
+def work(problem: Problem) -> Work:
+    (m, k), n = problem["x"].shape, problem["w"].shape[0]
+    nbytes = sum(spec.nbytes for spec in problem.tensors.values())
+    return Work(nbytes, 2.0 * m * n * k, problem["x"].dtype)
+
+
+def make_weight(
+    rng: np.random.Generator, n: int, k: int, group: int, zeros: bool
+) -> dict[str, np.ndarray]:
+    """Random packed weights of about unit variance."""
+    found = {"w": pack(rng.integers(0, 16, (n, k), np.uint8))}
+    scales = (rng.random((n, k // group)) + 0.5) / 4
+    found["scales"] = scales.astype(np.float16)
+    if zeros:
+        found["zeros"] = rng.integers(0, 17, (n, k // group), np.uint8)
+    return found
+
+
+def cases(rng: np.random.Generator) -> list[Case]:
+    """Odd rows, K that is no multiple of a block, no tokens, activations beyond a float16 sum."""
+    found: list[Case] = []
+    half, brain = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+    for m, n, k, group, zeros, bias, dtype in (
+        (1, 5, 32, 32, False, False, half),
+        (0, 8, 64, 32, False, False, half),
+        (1, 37, 4160, 32, False, True, half),
+        (3, 19, 352, 32, False, False, brain),
+        (2, 12, 384, 128, True, True, half),
+        (5, 9, 256, 128, True, False, brain),
+        (17, 67, 288, 32, False, True, half),
+        (33, 33, 384, 128, True, False, brain),
+        (7, 16, 128, 64, True, False, half),
+    ):
+        x = rng.standard_normal((m, k))
+        if m:
+            x[0, :: max(k // 7, 1)] *= 300  # outliers, as down projections have them
+        inputs = {"x": x.astype(dtype), **make_weight(rng, n, k, group, zeros)}
+        if bias:
+            inputs["bias"] = rng.standard_normal(n).astype(dtype)
+        found.append(({"group": group, "zero": 7}, inputs))
+    return found
+
+
+def weight_specs(n: int, k: int, group: int, zeros: bool) -> dict[str, TensorSpec]:
+    found = {
+        "w": TensorSpec((n, k // 8), "int32"),
+        "scales": TensorSpec((n, k // group), "float16"),
+    }
+    if zeros:
+        found["zeros"] = TensorSpec((n, k // group), "uint8")
+    return found
+
+
+def bench_problem(
+    m: int, n: int, k: int, group: int = 32, zeros: bool = False, dtype: str = "float16"
+) -> Any:
+    """(label, attrs, input specs) of a row of BENCH."""
+    inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, zeros)}
+    label = f"{m}x{n}x{k} g{group}{' zeros' if zeros else ''} {dtype}"
+    return label, {"group": group, "zero": 7}, inputs
+
+
+# Llama-2-7B: q·k·v, o, gate·up, down, head.
+LLAMA2_7B = ((12288, 4096), (4096, 4096), (22016, 4096), (4096, 11008), (32000, 4096))
+BENCH = (
+    *(bench_problem(1, n, k) for n, k in LLAMA2_7B),
+    *(bench_problem(m, n, k) for m in (4, 8, 16, 64) for n, k in LLAMA2_7B[:4]),
+    *(bench_problem(m, 22016, 4096) for m in (2, 32, 256, 1024, 4096)),
+    *(bench_problem(1, n, k, 128, True) for n, k in LLAMA2_7B[:4]),
+    bench_problem(1, 28672, 4096, 32, False, "bfloat16"),  # Llama-3-8B
+    bench_problem(1, 6144, 4096, 32, False, "bfloat16"),
+    bench_problem(1, 57344, 8192),  # Llama-3-70B
+    bench_problem(16, 57344, 8192, 128, True),
+)
+
+SPEC = OperatorSpec(
+    name="gemm_w4",
+    formula="out[m, n] = Σₖ x[m, k] · (code[n, k] − zero) · scale[n, k / group] + bias[n]",
+    axes={"M": "tokens", "N": "outputs", "K": "inputs", "G": "groups along K"},
+    inputs={
+        "x": "float16 or bfloat16 [M, K]", "w": "int32[N, K/8]", "scales": "float16[N, G]",
+        "zeros": "uint8[N, G] (optional)", "bias": "as x, [N] (optional)",
+    },
+    outputs={"out": "as x, [M, N]"},
+    reference=reference,
+    tolerance={"float16": 2e-3, "bfloat16": 6e-3},
+    cases=cases,
+    triton_kernels=(
+        "pumice.operators.gemm_w4.triton_plan:Gemv",
+        "pumice.operators.gemm_w4.triton_plan:Tiled",
+    ),
+    output_specs=output_specs,
+    work=work,
+)  # fmt: skip
+
+
+def dequantize_reference(
+    attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
+) -> Mapping[str, np.ndarray]:
+    weight = _weight(attrs, inputs).astype(np.float32)
+    return {"out": weight.astype(numpy_dtype(str(attrs["out_dtype"])))}
+
+
+def dequantize_specs(
+    attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
+) -> Mapping[str, TensorSpec]:
+    n, words = specs["w"].shape
+    return {"out": TensorSpec((n, words * 8), str(attrs["out_dtype"]))}
+
+
+def dequantize_cases(rng: np.random.Generator) -> list[Case]:
+    found: list[Case] = []
+    for n, k, group, zeros, dtype in (
+        (5, 96, 32, False, "float16"),
+        (0, 64, 32, False, "float16"),
+        (33, 384, 128, True, "bfloat16"),
+    ):
+        attrs = {"group": group, "zero": 7, "out_dtype": dtype}
+        found.append((attrs, make_weight(rng, n, k, group, zeros)))
+    return found
+
+
+DEQUANTIZE_BENCH = tuple(
+    (f"{n}x{k}", {"group": 32, "zero": 7, "out_dtype": "float16"}, weight_specs(n, k, 32, False))
+    for n, k in LLAMA2_7B[:4]
+)
+DEQUANTIZE_SPEC = OperatorSpec(
+    name="dequantize_w4",
+    formula="out[n, k] = (code[n, k] − zero) · scale[n, k / group]",
+    axes={"N": "outputs", "K": "inputs", "G": "groups along K"},
+    inputs={
+        "w": "int32[N, K/8]", "scales": "float16[N, G]", "zeros": "uint8[N, G] (optional)",
+    },
+    outputs={"out": "float16 or bfloat16 [N, K]"},
+    reference=dequantize_reference,
+    tolerance={"float16": 1e-3, "bfloat16": 5e-3},
+    cases=dequantize_cases,
+    triton_kernels=("pumice.operators.gemm_w4.triton_plan:Dequantize",),
+    output_specs=dequantize_specs,
+    work=lambda problem: Work(sum(spec.nbytes for spec in problem.tensors.values())),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Quantization of activations to 8 bits, and back."""

@@ -1,0 +1,1 @@
+"""One engine for many clients, over HTTP, in the protocols that clients already speak."""

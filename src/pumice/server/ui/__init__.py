@@ -1,0 +1,1 @@
+"""The web page: static files that the server serves itself, as they are in `static/`."""

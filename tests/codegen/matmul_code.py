@@ -1,0 +1,81 @@
+"""Compiles plans of matrix products for GPUs that are not there, and judges what came out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import triton
+
+from pumice.operators.base import OperatorSpec
+from pumice.operators.triton.build import Binary, build_plan
+from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel
+from pumice.targets import Target
+
+# What the assembly calls an instruction of the matrix unit.
+_MATRIX = {
+    "mfma": "v_mfma_", "wmma": "v_wmma_", "mma": "mma.sync", "wgmma": "wgmma.mma_async",
+    "tcgen05": "tcgen05.mma",
+}  # fmt: skip
+
+
+def problem_of(
+    spec: OperatorSpec, attrs: Mapping[str, Any], inputs: Mapping[str, TensorSpec]
+) -> Problem:
+    assert spec.output_specs is not None
+    return Problem(spec.name, {**inputs, **spec.output_specs(attrs, inputs)}, attrs)
+
+
+def _stack_bytes(binary: Binary) -> int:
+    """Local memory of a thread, from the cubin: ptxas spills there, which PTX does not show."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.code)
+        file.flush()
+        done = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        )
+    found = re.search(r"STACK:(\d+)", done.stdout)
+    assert found, done.stdout
+    return int(found[1])
+
+
+def check_resources(binary: Binary, target: Target, what: object) -> None:
+    """Shared memory and threads within limits; no register spilled to memory."""
+    assert binary.shared_bytes <= target.shared_bytes, (what, binary.shared_bytes)
+    assert binary.threads <= 1024, what
+    if target.api == "rocm":
+        counts = re.findall(
+            r"\.(?:[vs]gpr_spill_count|private_segment_fixed_size):\s*(\d+)", binary.assembly
+        )
+        assert len(counts) >= 3
+        assert set(counts) == {"0"}, (what, counts)
+    else:
+        assert _stack_bytes(binary) == 0, what
+
+
+def check_plan(
+    kernel: TritonKernel,
+    problem: Problem,
+    target: Target,
+    config: Config | None = None,
+    matrix: bool = True,
+) -> list[Binary]:
+    """Compiles the favourite (or given) configuration. matrix: its first launch must use the matrix
+    unit, in the form that the target has, or for small tiles its older one."""
+    reason = kernel.supports(problem, target)
+    assert reason is None, reason
+    config = kernel.configs(problem, target)[0] if config is None else config
+    binaries = build_plan(problem, kernel.plan(problem, target, config), target)
+    for binary in binaries:
+        check_resources(binary, target, (kernel.name, dict(config), target.name))
+    if matrix:
+        names = [_MATRIX[str(target.matrix_unit)]]
+        if target.api == "cuda" and config["BM"] < 64:
+            names.append(_MATRIX["mma"])
+        assert any(name in binaries[0].assembly for name in names), (target.name, dict(config))
+    return binaries

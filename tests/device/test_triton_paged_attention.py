@@ -1,0 +1,95 @@
+"""Attention over paged caches in Triton's interpreter: decode and chunks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from triton_harness import (
+    interpret,
+    make_problem,
+    poisoned,
+    relative_error,
+    run_case,
+    to_numpy,
+    to_torch,
+)
+
+from pumice.operators.paged_attention.spec import SPEC as DECODE
+from pumice.operators.paged_attention.triton_plan import PagedAttention
+from pumice.operators.paged_prefill.spec import SPEC as PREFILL
+from pumice.operators.paged_prefill.triton_plan import PagedPrefill
+from pumice.operators.triton.plan import Problem, TensorSpec
+from pumice.targets import GPU_TARGETS
+
+TARGETS = {target.name: target for target in GPU_TARGETS}
+CASES = [
+    (spec, kernel, attrs, inputs)
+    for spec, kernel in ((DECODE, PagedAttention()), (PREFILL, PagedPrefill()))
+    for attrs, inputs in spec.cases(np.random.default_rng(0))
+]
+
+
+def check(index: int, got: np.ndarray) -> None:
+    spec, _, attrs, inputs = CASES[index]
+    limit = spec.tolerance[inputs["q"].dtype.name]
+    assert relative_error(got, spec.reference(attrs, inputs)["out"]) < limit
+
+
+@pytest.mark.parametrize("index", range(len(CASES)))
+def test_cases(index: int) -> None:
+    """Targets take turns: they differ in tile sizes only."""
+    spec, kernel, attrs, inputs = CASES[index]
+    target = TARGETS[("sm_90", "gfx1100", "gfx942", "gfx1201")[index % 4]]
+    check(index, run_case(spec, kernel, attrs, inputs, target)["out"])
+
+
+@pytest.mark.parametrize("index", [0, 3, 4, 11, 14, 15])
+def test_shares_of_the_keys(index: int) -> None:
+    """Three shares, some of them empty; a slice of the values' columns a program."""
+    spec, kernel, attrs, inputs = CASES[index]
+    target = TARGETS["gfx1100"]
+    favourite = kernel.configs(make_problem(spec, attrs, inputs), target)[0]
+    config = {**favourite, "SPLITS": 3, "BLOCK_V": 64, "BLOCK_N": 32}
+    check(index, run_case(spec, kernel, attrs, inputs, target, config)["out"])
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_heads_before_rows(splits: int) -> None:
+    """A cache [blocks, Hk, block_size, D], as a view of the spec's layout; two runs are equal."""
+    spec, kernel, attrs, inputs = CASES[2]
+    target = TARGETS["gfx942"]
+    problem = make_problem(spec, attrs, inputs)
+    tensors = {name: to_torch(array) for name, array in inputs.items()}
+    specs = dict(problem.tensors)
+    for name in ("k_cache", "v_cache"):
+        moved = tensors[name].permute(0, 2, 1, 3).contiguous()
+        specs[name] = TensorSpec(
+            inputs[name].shape, inputs[name].dtype.name, moved.permute(0, 2, 1, 3).stride()
+        )
+        tensors[name] = moved
+    problem = Problem(spec.name, specs, attrs)
+    config = {**kernel.configs(problem, target)[0], "SPLITS": splits}
+    results = []
+    for _ in range(2):
+        tensors["out"] = to_torch(poisoned(specs["out"]))
+        interpret(problem, kernel.plan(problem, target, config), tensors)
+        results.append(to_numpy(tensors["out"]))
+    check(2, results[0])
+    assert np.array_equal(results[0].view(np.uint16), results[1].view(np.uint16))
+
+
+def test_refusals() -> None:
+    _, kernel, attrs, inputs = CASES[5]
+    problem = make_problem(DECODE, attrs, inputs)
+    why = kernel.supports(problem, TARGETS["sm_80"])
+    assert why is not None and "float8_e4m3fn" in why
+    for name, spec, word in (
+        ("q", TensorSpec((2, 8, 64), "float32"), "float32"),
+        ("q", TensorSpec((3, 8, 64), "bfloat16"), "3 rows"),
+        ("context_len", TensorSpec((2,), "int64"), "int64"),
+        ("k_scale", TensorSpec((3,), "float32"), "k_scale"),
+        ("v_cache", TensorSpec((4, 16, 1, 64), "float8_e4m3fn"), "do not fit"),
+    ):
+        changed = Problem(DECODE.name, {**problem.tensors, name: spec}, attrs)
+        why = kernel.supports(changed, TARGETS["sm_90"])
+        assert why is not None and word in why

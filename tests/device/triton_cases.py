@@ -1,0 +1,50 @@
+"""Runs every case of an operator's spec through its Triton kernels, interpreted, and compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from triton_harness import make_problem, relative_error, run_case
+
+from pumice.operators.base import OperatorSpec
+from pumice.operators.registry import triton_kernels_of
+from pumice.operators.triton.plan import Config, TritonKernel
+from pumice.targets import Target
+
+SEED = 7
+
+
+def runs(
+    spec: OperatorSpec, targets: tuple[Target, ...]
+) -> Iterator[tuple[str, TritonKernel, dict[str, Any], dict[str, np.ndarray], Target]]:
+    """(label, kernel, attrs, inputs, target) of each case that a kernel takes on the first of the
+    targets that has what the case needs."""
+    for kernel in triton_kernels_of(spec.name):
+        for index, (attrs, inputs) in enumerate(spec.cases(np.random.default_rng(SEED))):
+            for target in targets:
+                if kernel.supports(make_problem(spec, attrs, inputs), target) is None:
+                    shapes = ",".join("x".join(map(str, a.shape)) for a in inputs.values())
+                    yield f"{kernel.name}-{index}-{shapes}", kernel, attrs, inputs, target
+                    break
+
+
+def check(
+    spec: OperatorSpec,
+    kernel: TritonKernel,
+    attrs: Mapping[str, Any],
+    inputs: Mapping[str, np.ndarray],
+    target: Target,
+    config: Config | None = None,
+) -> dict[str, np.ndarray]:
+    """Outputs within the spec's tolerance of the reference; gives them back."""
+    got = run_case(spec, kernel, attrs, inputs, target, config)
+    expected = spec.reference(attrs, inputs)
+    assert set(got) == set(expected)
+    for name, array in expected.items():
+        assert got[name].dtype == array.dtype, (name, got[name].dtype, array.dtype)
+        error = relative_error(got[name], array)
+        limit = spec.tolerance[array.dtype.name]
+        assert error <= limit, f"{name}: {error:.2e} > {limit:.0e}"
+    return got

@@ -1,0 +1,53 @@
+"""The default model behind a server in a thread, as its clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pumice.engine.engine import LLMEngine
+from pumice.prepare import PrepareSettings, prepare
+from pumice.server.serve import Server, bind, serve
+from pumice.server.settings import ServerSettings
+
+MODEL = "smollm2-135m"
+
+
+def artifact(file: Path, cache_dir: Path) -> Path:
+    """The compiled model, from the cache when it is there."""
+    return prepare(str(file), settings=PrepareSettings(cache_dir=cache_dir, quiet=True))
+
+
+@contextmanager
+def served(directory: Path, *, context: int = 2048, **settings: Any) -> Iterator[tuple[str, Any]]:
+    """(address, engine) of a server that ends gracefully afterwards."""
+    engine = LLMEngine.from_artifact(directory, context_length=context, num_blocks=256)
+    sock = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    begun = threading.Event()
+    servers: list[Server] = []
+
+    def started(server: Server) -> None:
+        servers.append(server)
+        begun.set()
+
+    values = {"names": (MODEL,), "access_log": False, "drain_timeout": 10.0, **settings}
+    info = {"architecture": "llama", "parameters": 134_515_008}
+    thread = threading.Thread(
+        target=lambda: asyncio.run(
+            serve(engine, ServerSettings(**values), sock, model_info=info, on_start=started)
+        )
+    )
+    thread.start()
+    assert begun.wait(60)
+    try:
+        yield url, engine
+    finally:
+        servers[0].should_exit = True
+        thread.join(60)
+    assert not thread.is_alive()
+    assert engine.audit() == [] and not engine.has_work

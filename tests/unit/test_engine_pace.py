@@ -1,0 +1,110 @@
+"""A long prompt beside running streams: how long a token of theirs waits, in simulated time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_toy import ToyExecutable, limits, scripted
+
+from pumice.engine import LLMEngine, SamplingParams
+from pumice.engine.pace import STRETCH, Pace
+from pumice.runtime.step import StepBatch
+
+VOCAB = 61
+
+
+class Timed(ToyExecutable):
+    """Steps that take time: a part that is fixed, one for each token, one for what it looks at."""
+
+    now = 0.0
+
+    def step(self, batch: StepBatch) -> np.ndarray:
+        logits = super().step(batch)
+        tokens = len(batch.tokens)
+        looked_at = float((batch.positions + 1).sum())
+        self.now += 0.004 + (0.0015 * tokens) + 1e-6 * looked_at
+        return logits
+
+
+def timed(**settings: int) -> tuple[LLMEngine, Timed]:
+    bounds = limits(
+        vocab_size=VOCAB,
+        max_tokens=512,
+        max_sequences=16,
+        max_rows=16,
+        context_length=4096,
+        num_blocks=600,
+        block_size=16,
+    )
+    toy = Timed(bounds, scripted(VOCAB, lambda tokens: len(tokens) % VOCAB))
+    return LLMEngine(toy, None, clock=lambda: toy.now, **settings), toy
+
+
+def gaps_of(streams: int, **settings: int) -> tuple[list[float], list[float], float]:
+    """Seconds between tokens of the streams: before the prompt arrives, and beside it; and how long
+    the prompt took."""
+    engine, toy = timed(**settings)
+    params = SamplingParams(max_tokens=3000)
+    for i in range(streams):
+        engine.add_request([i, i + 1, i + 2], params, request_id=f"s{i}")
+    last: dict[str, float] = {}
+    before: list[float] = []
+    beside: list[float] = []
+    for step in range(2000):
+        if step == 30:
+            engine.add_request([7] * 2000, SamplingParams(max_tokens=1), request_id="long")
+            begin = toy.now
+        for delta in engine.step():
+            if delta.request_id == "long":
+                return before, beside, toy.now - begin
+            if delta.request_id in last:
+                gap = toy.now - last[delta.request_id]
+                (before if step < 30 else beside).append(gap)
+            last[delta.request_id] = toy.now
+    raise AssertionError("the prompt never ended")
+
+
+@pytest.mark.parametrize("streams", [1, 3, 12])
+def test_a_long_prompt_stretches_the_others_by_less_than_three(streams: int) -> None:
+    before, beside, _ = gaps_of(streams)
+    median = float(np.median(before))
+    assert max(beside) <= 3 * median
+    assert np.percentile(beside, 99) <= 3 * median
+
+
+def test_a_fixed_chunk_does_not(streams: int = 3) -> None:
+    before, beside, _ = gaps_of(streams, prefill_chunk=256)
+    assert max(beside) > 10 * float(np.median(before))
+
+
+def test_the_time_that_is_left_is_used() -> None:
+    before, beside, seconds = gaps_of(4)
+    assert float(np.median(beside)) > 0.8 * STRETCH * float(np.median(before))
+    assert seconds < 4 * 2000 * 0.0035  # the prompt's own work, about, and the streams' meanwhile
+
+
+def test_alone_a_prompt_takes_whole_steps() -> None:
+    engine, toy = timed()
+    engine.generate([7] * 1500, SamplingParams(max_tokens=1))
+    assert [s[0] for s in toy.steps] == [512, 512, 476]
+
+
+def test_many_streams_that_never_only_decode() -> None:
+    """What is known of one stream is no measure for twelve: their prompts must not crawl."""
+    pace = Pace(512)
+    pace.observe(0, 100, 0.15)
+    for _ in range(5):
+        pace.observe(1, 0, 0.006)
+    assert pace.chunk(1) == int((STRETCH - 1) * 0.006 / 0.0015)
+    for _ in range(20):
+        chunk = pace.chunk(12)
+        pace.observe(12, chunk, 0.004 + 0.0015 * (12 + chunk))
+    assert pace.chunk(12) > 12
+
+
+def test_without_measurements() -> None:
+    assert Pace(512).chunk(3) == 32 and Pace(5).chunk(1) == 5
+    pace = Pace(512)
+    pace.observe(0, 64, 0.064)
+    pace.observe(8, 32, 0.045)  # no step that only decodes was ever seen
+    assert 2 <= pace.chunk(8) <= 32

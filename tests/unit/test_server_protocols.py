@@ -1,0 +1,393 @@
+"""Completions, responses, Anthropic's and Ollama's protocols, tokens and figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import engine_toy
+import pytest
+from server_app import USER, Client, client, make_engine
+
+from pumice.server.core.job import Message
+from pumice.server.store import ResponseStore, Stored
+
+TEXT = "the quick brown fox jumps"
+COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
+
+
+# Completions
+
+
+def test_prompts_of_every_form() -> None:
+    server = client()
+    ids = engine_toy.tokenizer().encode("the fox", add_special=False, parse_special=False)
+    forms: list[Any] = ["the fox", ["the fox", "a dog"], ids, [ids, ids]]
+    texts = []
+    for form in forms:
+        answer = server.post(COMPLETIONS, {"prompt": form, "max_tokens": 5})
+        assert answer.status == 200, answer.text
+        texts.append([c["text"] for c in answer.json["choices"]])
+        streamed = [""] * len(texts[-1])
+        for chunk in server.post(
+            COMPLETIONS, {"prompt": form, "max_tokens": 5, "stream": True}
+        ).data:
+            for choice in chunk["choices"]:
+                streamed[choice["index"]] += choice["text"]
+        assert streamed == texts[-1]
+    assert texts[0] == texts[2] == texts[1][:1] and texts[3] == texts[0] * 2
+
+
+def test_completions_by_index_with_echo_and_usage() -> None:
+    body = {"prompt": ["the", "fox"], "n": 2, "echo": True, "max_tokens": 2, "seed": 1,
+            "temperature": 1}  # fmt: skip
+    answer = client().post(COMPLETIONS, body).json
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]
+    starts = [c["text"][:3] for c in answer["choices"]]
+    assert starts == ["the", "the", "fox", "fox"]
+    assert answer["usage"]["completion_tokens"] == 8
+    chunks = client().post(COMPLETIONS, {**body, "stream": True}).data
+    texts = [""] * 4
+    for chunk in chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == [c["text"] for c in answer["choices"]]
+
+
+def test_older_logprobs() -> None:
+    choice = client().post(
+        COMPLETIONS, {"prompt": "the fox", "logprobs": 2, "max_tokens": 4}
+    ).json["choices"][0]  # fmt: skip
+    told = choice["logprobs"]
+    assert len(told["tokens"]) == len(told["token_logprobs"]) == len(told["text_offset"]) == 4
+    assert all(len(top) >= 1 for top in told["top_logprobs"])
+    assert told["text_offset"][0] == 0 and told["text_offset"] == sorted(told["text_offset"])
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"best_of": 3}, "best_of"),
+        ({"suffix": "end"}, "suffix"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [10**6]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [["a"]]}, "prompt[0][0]"),
+        ({"prompt": ["a"] * 65}, "prompt, with n for each,"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_bad_completions(change: dict[str, Any], param: str) -> None:
+    answer = client().post(COMPLETIONS, {"prompt": "the", **change})
+    assert answer.status == 400 and answer.error["param"] == param, answer.text
+
+
+def test_a_prompt_of_tokens_is_shortened_when_that_is_asked_for() -> None:
+    body = {"prompt": "the fox " * 300, "max_tokens": 2}
+    assert client().post(COMPLETIONS, body).status == 400
+    answer = client().post(COMPLETIONS, {**body, "truncate_prompt_tokens": 50})
+    assert answer.json["usage"]["prompt_tokens"] == 50
+    assert int(answer.headers["x-pumice-truncated"]) > 100
+
+
+# Responses
+
+
+def output(answer: Any) -> Any:
+    assert answer.status == 200, answer.text
+    return answer.json["output"]
+
+
+def test_a_response_is_stored_and_gone_on_from() -> None:
+    server = client(TEXT)
+
+    async def work(http: Any, context: Any) -> None:
+        first = (await http.post(RESPONSES, json={"input": "the dog", "instructions": "x"})).json()
+        assert first["status"] == "completed" and first["output"][0]["content"][0]["text"] == TEXT
+        assert (await http.get(f"{RESPONSES}/{first['id']}")).json() == first
+        items = (await http.get(f"{RESPONSES}/{first['id']}/input_items")).json()
+        assert items["data"][0]["content"] == [{"type": "input_text", "text": "the dog"}]
+        body = {"input": "again", "previous_response_id": first["id"]}
+        second = (await http.post(RESPONSES, json=body)).json()
+        flat = {"input": [{"role": "user", "content": "the dog"},
+                          {"role": "assistant", "content": TEXT},
+                          {"role": "user", "content": "again"}], "store": False}  # fmt: skip
+        third = (await http.post(RESPONSES, json=flat)).json()
+        assert second["usage"]["input_tokens"] == third["usage"]["input_tokens"]
+        assert len(context.store) == 2
+        assert (await http.get(f"{RESPONSES}/{third['id']}")).status_code == 404
+        assert (await http.delete(f"{RESPONSES}/{first['id']}")).json()["deleted"] is True
+        gone = await http.post(RESPONSES, json=body)
+        assert gone.status_code == 404
+        assert gone.json()["error"]["param"] == "previous_response_id"
+
+    server.run(work)
+
+
+def test_a_stream_of_events_adds_up_to_the_response() -> None:
+    answer = client(TEXT).post(RESPONSES, {"input": "the dog", "stream": True})
+    events = answer.data
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    kinds = [e["type"] for e in events]
+    assert kinds[:4] == ["response.created", "response.in_progress", "response.output_item.added",
+                         "response.content_part.added"]  # fmt: skip
+    assert kinds[-4:] == ["response.output_text.done", "response.content_part.done",
+                          "response.output_item.done", "response.completed"]  # fmt: skip
+    deltas = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
+    done = events[-1]["response"]
+    assert "".join(deltas) == done["output"][0]["content"][0]["text"] == TEXT
+    assert len({e["item_id"] for e in events if "item_id" in e}) == 1
+    assert events[2]["item"]["content"] == []  # as it was then
+    assert events[0]["response"]["usage"] is None and done["usage"]["output_tokens"] > 0
+
+
+def test_a_response_that_is_cut_off_says_so() -> None:
+    answer = client(TEXT).post(RESPONSES, {"input": "the dog", "max_output_tokens": 1})
+    assert answer.json["status"] == "incomplete"
+    assert answer.json["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert output(answer)[0]["status"] == "incomplete"
+
+
+def test_calls_and_reasoning_come_back_as_messages() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "id": "fc_1",
+            "async_": None, "caller": None, "namespace": None, "status": "completed"}  # fmt: skip
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "the"}]},
+        {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text",
+         "text": "hm"}], "encrypted_content": None, "status": None},
+        call,
+        {"type": "function_call_output", "call_id": "c1", "output": "fox"},
+    ]  # fmt: skip
+    assert output(client(TEXT).post(RESPONSES, {"input": items}))
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"conversation": "c"}, "conversation"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"include": ["web_search_call.results"]}, "include"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": []}, "input"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+        ),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0]"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+    ],
+)
+def test_bad_responses(change: dict[str, Any], param: str) -> None:
+    answer = client(TEXT).post(RESPONSES, {"input": "the", **change})
+    assert answer.status == 400 and answer.error["param"] == param, answer.text
+
+
+def stored(salt: bytes = b"", size: int = 1) -> Stored:
+    message: Message = {"role": "user", "content": "x" * size}
+    return Stored({}, [], (message,), salt)
+
+
+def test_the_store_is_bounded_and_private() -> None:
+    store = ResponseStore(3, 10_000)
+    for i in range(5):
+        store.put(f"r{i}", stored())
+    assert len(store) == 3 and store.get("r1", b"") is None and store.get("r2", b"") is not None
+    store.put("other", stored(b"salt"))
+    assert store.get("other", b"") is None and not store.remove("other", b"")
+    assert store.get("other", b"salt") is not None
+    store.put("large", stored(size=9_940))
+    assert len(store) == 1
+    store.put("too large", stored(size=20_000))
+    assert store.get("too large", b"") is None and len(store) == 1
+    assert store.remove("large", b"") and len(store) == 0
+
+
+# Anthropic
+
+
+def ask_anthropic(server: Client, **change: Any) -> Any:
+    return server.post(MESSAGES, {"model": "toy", "max_tokens": 50, "messages": USER, **change})
+
+
+def test_anthropic_message_and_stream() -> None:
+    server = client(TEXT)
+    answer = ask_anthropic(server, system=[{"type": "text", "text": "short"}])
+    body = answer.json
+    assert body["content"] == [{"type": "text", "text": TEXT}] and body["type"] == "message"
+    assert (body["stop_reason"], body["stop_sequence"]) == ("end_turn", None)
+    stream = ask_anthropic(server, stream=True)
+    kinds = [e["type"] for e in stream.data]
+    assert kinds[:2] == ["message_start", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    deltas = [e["delta"]["text"] for e in stream.data if e["type"] == "content_block_delta"]
+    assert "".join(deltas) == TEXT
+    assert all(f"event: {kind}\n" in stream.text for kind in kinds)
+    usage = ask_anthropic(server).json["usage"]
+    counted = server.post(f"{MESSAGES}/count_tokens", {"model": "toy", "messages": USER})
+    assert counted.json["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_anthropic_stops() -> None:
+    server = client(TEXT)
+    body = ask_anthropic(server, stop_sequences=["brown"]).json
+    assert (body["stop_reason"], body["stop_sequence"]) == ("stop_sequence", "brown")
+    assert body["content"][0]["text"] == "the quick "
+    assert ask_anthropic(server, max_tokens=1).json["stop_reason"] == "max_tokens"
+    endless = client(engine=make_engine("ab ", then_end=False))
+    body = ask_anthropic(endless, max_tokens=10**6).json
+    assert body["stop_reason"] == "model_context_window_exceeded"
+
+
+def test_anthropic_results_and_thinking_in_the_history() -> None:
+    messages = [
+        *USER,
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "text", "text": "I look.", "cache_control": {"type": "ephemeral"}},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "is_error": True,
+             "content": [{"type": "text", "text": "fox"}]},
+            {"type": "text", "text": "well?"}]},
+    ]  # fmt: skip
+    assert ask_anthropic(client(TEXT), messages=messages).status == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"temperature": 1.5}, "temperature"),
+        ({"mcp_servers": []}, "mcp_servers"),
+        ({"bogus": 1}, "bogus"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_bad_anthropic_requests(change: dict[str, Any], word: str) -> None:
+    answer = ask_anthropic(client(TEXT), **change)
+    assert answer.status == 400 and answer.json["type"] == "error"
+    assert answer.error["type"] == "invalid_request_error" and word in answer.error["message"]
+
+
+# Ollama
+
+
+def test_ollama_chat_and_stream() -> None:
+    server = client(TEXT)
+    whole = server.post("/api/chat", {"model": "toy", "messages": USER, "stream": False}).json
+    assert whole["message"] == {"role": "assistant", "content": TEXT} and whole["done"] is True
+    lines = server.post("/api/chat", {"model": "toy:latest", "messages": USER}).data
+    assert "".join(line["message"]["content"] for line in lines) == TEXT
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    last = lines[-1]
+    assert last["done_reason"] == "stop" and last["eval_count"] == whole["eval_count"]
+    assert last["total_duration"] >= last["eval_duration"] > 0
+    assert last["prompt_eval_duration"] > 0
+
+
+def test_ollama_generate() -> None:
+    server = client(TEXT)
+    body = {"model": "toy", "prompt": "the dog", "system": "short", "stream": False}
+    assert server.post("/api/generate", body).json["response"] == TEXT
+    body = {"model": "toy", "prompt": "the", "raw": True, "stream": False}
+    raw = server.post("/api/generate", {**body, "options": {"num_predict": 3}}).json
+    assert (raw["eval_count"], raw["done_reason"]) == (3, "length")
+    loaded = server.post("/api/generate", {"model": "toy"}).json
+    assert (loaded["done"], loaded["done_reason"], loaded["response"]) == (True, "load", "")
+
+
+def test_ollama_lists() -> None:
+    server = client(TEXT)
+    assert server.get("/api/tags").json["models"][0]["name"] == "toy"
+    assert server.get("/api/ps").json["models"][0]["context_length"] == 400
+    assert server.get("/api/version").json["version"] == server.get("/version").json["version"]
+    shown = server.post("/api/show", {"model": "toy"}).json
+    assert "completion" in shown["capabilities"] and "im_start" in shown["template"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "word"),
+    [
+        ({"model": "other"}, 404, "other"),
+        ({"options": {"mirostat": 2}}, 400, "mirostat"),
+        ({"options": {"num_ctx": 10**6}}, 400, "num_ctx"),
+        ({"options": {"bogus": 1}}, 400, "bogus"),
+        ({"think": True}, 400, "think"),
+        ({"messages": [{"role": "user", "images": ["x"]}]}, 400, "images"),
+    ],
+)
+def test_bad_ollama_requests(change: dict[str, Any], status: int, word: str) -> None:
+    answer = client(TEXT).post("/api/chat", {"model": "toy", "messages": USER, **change})
+    assert answer.status == status and word in answer.json["error"]
+
+
+# Embeddings, tokens, figures
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "the"}),
+        ("/api/embed", {"model": "toy", "input": ["the"]}),
+        ("/api/embeddings", {"model": "toy", "prompt": "the"}),
+    ],
+)
+def test_embeddings_are_refused_while_there_are_no_hidden_states(path: str, body: Any) -> None:
+    answer = client().post(path, body)
+    assert answer.status == 501 and "hidden states" in answer.text
+
+
+def test_embeddings_of_an_engine_that_makes_them() -> None:
+    import base64
+
+    import numpy as np
+
+    class Fake:
+        async def embed(self, ids: list[list[int]], pooling: str) -> np.ndarray:
+            assert pooling == "mean"
+            return np.array([[len(i), 0.5] for i in ids], np.float32)
+
+    server = client()
+    server._options = {"embedder": Fake()}
+    body = {"input": ["the", "the quick brown fox"], "pooling": "mean"}
+    answer = server.post("/v1/embeddings", body).json
+    first, second = (entry["embedding"] for entry in answer["data"])
+    assert first[0] < second[0] and answer["usage"]["prompt_tokens"] == first[0] + second[0]
+    coded = server.post("/v1/embeddings", {**body, "encoding_format": "base64"}).json["data"]
+    assert np.frombuffer(base64.b64decode(coded[1]["embedding"]), "<f4").tolist() == second
+
+
+def test_tokens_there_and_back() -> None:
+    server = client()
+    text = "the 😀 fox <|im_end|>"
+    told = server.post("/tokenize", {"prompt": text}).json
+    assert told["count"] == len(told["tokens"]) and told["max_model_len"] == 400
+    assert server.post("/detokenize", {"tokens": told["tokens"]}).json["prompt"] == text
+    assert server.post("/detokenize", {"tokens": [10**9]}).status == 400
+    assert server.post("/tokenize", {"prompt": "a", "messages": USER}).status == 400
+
+
+def test_figures() -> None:
+    server = client(TEXT)
+
+    async def work(http: Any, _: Any) -> str:
+        await http.post("/v1/chat/completions", json={"messages": USER})
+        await http.post("/v1/chat/completions", json={"messages": 3})
+        text: str = (await http.get("/metrics")).text
+        return text
+
+    text = server.run(work)
+    for line in (
+        'pumice_engine_running{model_name="toy"} 0.0',
+        'pumice_engine_finished_total{model_name="toy"} 1.0',
+        'pumice_time_to_first_token_seconds_count{model_name="toy"} 1.0',
+        'pumice_request_finished_total{model_name="toy",reason="stop"} 1.0',
+        'pumice_http_requests_total{method="POST",route="/v1/chat/completions",status="400"} 1.0',
+    ):
+        assert line in text, line
+    assert "pumice_engine_batch_size_histogram_bucket" in text
