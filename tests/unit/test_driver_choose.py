@@ -141,10 +141,13 @@ def test_a_driver_that_does_not_start() -> None:
 def test_both_tables_fill_every_role_that_they_share() -> None:
     own = {
         "cuda": {
-            "activate", "context_retain", "context_release", "function_shared",
+            "activate", "context_retain", "context_release", "function_shared", "launch_extended",
             "error_name_into", "error_text_into",
         },
-        "rocm": {"activate_ordinal", "properties", "properties_old", "error_name", "error_text"},
+        "rocm": {
+            "activate_ordinal", "properties", "properties_old", "launch_cooperative",
+            "error_name", "error_text",
+        },
     }  # fmt: skip
     shared = set(ROLES) - own["cuda"] - own["rocm"]
     for api, table in TABLES.items():
