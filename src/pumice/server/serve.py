@@ -91,7 +91,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self.force_exit:
             draining.cancel()
-        await asyncio.gather(draining, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await draining
 
 
 async def serve(

@@ -154,19 +154,27 @@ def gemv(
 
 @triton.jit
 def _weights(
-    w, scales, zeros, row, k, K, words, scale_columns,
+    w, scales, zeros, row, k, words, scale_columns,
     ZERO: tl.constexpr, GROUP: tl.constexpr, CODE: tl.constexpr, BRAIN: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr,
+    BLOCKS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Weights [BN, BK] of rows `row` from column `k`, zero beyond K."""
+    """Weights [BN, BK] of rows `row` from column `k`, zero beyond K, in K's order."""
     column = k // 8 + tl.arange(0, BK // 8)
     inside = (column < words)[None, :]
     word = tl.load(w + row[:, None] * words + column[None, :], mask=inside, other=0)
-    at = row[:, None] * scale_columns + (column // (GROUP // 8))[None, :]
+    if BLOCKS:  # place 4t + γ of a block of 16 words holds word t of group γ
+        group = ((column // 16) * 4 + column % 4) // (GROUP // 32)
+    else:
+        group = column // (GROUP // 8)
+    at = row[:, None] * scale_columns + group[None, :]
     at = tl.multiple_of(tl.max_contiguous(at, (1, 2)), (1, 1))  # threads as the words lie
     scale = tl.load(scales + at, mask=inside, other=0.0)
     zero = _zero_of(zeros, at, inside, ZERO)
-    return dequantized(word, scale, zero, BN, BK // 8, CODE, BRAIN)
+    weight = dequantized(word, scale, zero, BN, BK // 8, CODE, BRAIN)
+    if BLOCKS:
+        parts = tl.reshape(weight, (BN, BK // 128, 4, 4, 8))
+        weight = tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), (BN, BK))
+    return weight
 
 
 @triton.jit
@@ -191,6 +199,7 @@ def tiled(
     GROUP: tl.constexpr,
     CODE: tl.constexpr,
     BRAIN: tl.constexpr,
+    BLOCKS: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -215,7 +224,7 @@ def tiled(
         k = (first + block) * BK
         column = k + tl.arange(0, BK)
         weight = _weights(
-            w, scales, zeros, row, k, K, words, scale_columns, ZERO, GROUP, CODE, BRAIN, BN, BK
+            w, scales, zeros, row, k, words, scale_columns, ZERO, GROUP, CODE, BRAIN, BLOCKS, BN, BK
         )
         at = token[None, :] * x_stride + column[:, None]
         a = tl.load(x + at, mask=(column < K)[:, None], other=0.0)
@@ -260,6 +269,7 @@ def dequantize_tiles(
     GROUP: tl.constexpr,
     CODE: tl.constexpr,
     BRAIN: tl.constexpr,
+    BLOCKS: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
 ):
@@ -269,7 +279,7 @@ def dequantize_tiles(
     k = (program % column_blocks) * BK
     row = tl.minimum(n, N - 1)
     weight = _weights(
-        w, scales, zeros, row, k, K, words, scale_columns, ZERO, GROUP, CODE, BRAIN, BN, BK
+        w, scales, zeros, row, k, words, scale_columns, ZERO, GROUP, CODE, BRAIN, BLOCKS, BN, BK
     )
     column = k + tl.arange(0, BK)
     mask = (n < N)[:, None] & (column < K)[None, :]

@@ -1,11 +1,16 @@
-"""The layout that the 4-bit kernels read, and the formats it is packed from, in NumPy.
+"""The layouts that the 4-bit kernels read, and the formats they are packed from, in NumPy.
 
-A row's codes lie eight to a 32-bit word along K, words in K's order: int32[N, K/8]. Inside a word,
-code 2p is nibble p of the low half and code 2p + 1 nibble p of the high half, so that one mask
-(0x000f000f, shifted) picks two neighbours along K, one for each half of a packed float16 pair:
+A row's codes lie eight to a 32-bit word along K: int32[N, K/8]. Inside a word, code 2p is nibble p
+of the low half and code 2p + 1 nibble p of the high half, so that one mask (0x000f000f, shifted)
+picks two neighbours along K, one for each half of a packed float16 pair:
 
     bits   0-3 4-7 8-11 12-15 | 16-19 20-23 24-27 28-31
     code    0   2   4    6    |   1    3     5     7
+
+packing "rows": words in K's order; 16 bytes are 32 neighbouring codes. For vector units.
+packing "blocks", for K a multiple of 128: word t of group γ (of 32 codes) of each block of 128 lies
+at place 4t + γ; the 16 bytes that lane t of a small matrix instruction loads are its part of four
+groups. For NVIDIA's matrix units.
 
 Scales are float16[N, K/group]; zero points, where a format has them, uint8[N, K/group]:
 w = (code − zero) · scale.
@@ -23,7 +28,21 @@ _AWQ = np.array([0, 2, 4, 6, 1, 3, 5, 7])  # column of each nibble in AutoAWQ's 
 _SHIFTS = np.arange(0, 32, 4, dtype=np.uint32)
 
 
-def pack(codes: np.ndarray) -> np.ndarray:
+def best_packing(k: int, api: str) -> str:
+    """The packing that the fastest kernels of a target's api read, for K codes a row."""
+    return "blocks" if api == "cuda" and k % 128 == 0 else "rows"
+
+
+def _exchange(words: np.ndarray) -> np.ndarray:
+    """Words between the two packings: a transposition inside each 16, its own inverse."""
+    n, count = words.shape
+    if count % 16:
+        raise ModelFileError(f"packing in blocks needs K a multiple of 128, not {count * 8}")
+    blocks = words.reshape(n, count // 16, 4, 4).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(blocks).reshape(n, count)
+
+
+def pack(codes: np.ndarray, packing: str = "rows") -> np.ndarray:
     """Codes uint8[N, K] of 0 … 15 → int32[N, K/8]. K is a multiple of 32."""
     n, k = codes.shape
     if k % 32:
@@ -31,22 +50,24 @@ def pack(codes: np.ndarray) -> np.ndarray:
     if codes.size and int(codes.max()) > 15:
         raise ModelFileError(f"4-bit weights hold code {int(codes.max())}; 0 to 15 are allowed")
     nibbles = codes.reshape(n, k // 8, 8)[:, :, _ORDER].astype(np.uint32)
-    words: np.ndarray = np.bitwise_or.reduce(nibbles << _SHIFTS, axis=-1)
-    return words.view(np.int32)
+    words: np.ndarray = np.bitwise_or.reduce(nibbles << _SHIFTS, axis=-1).view(np.int32)
+    return _exchange(words) if packing == "blocks" else words
 
 
-def unpack(words: np.ndarray) -> np.ndarray:
+def unpack(words: np.ndarray, packing: str = "rows") -> np.ndarray:
     """int32[N, K/8] → codes uint8[N, K]."""
     n, count = words.shape
+    if packing == "blocks":
+        words = _exchange(words)
     nibbles = (np.ascontiguousarray(words).view(np.uint32)[:, :, None] >> _SHIFTS) & 15
     codes = np.empty((n, count, 8), np.uint8)
     codes[:, :, _ORDER] = nibbles
     return codes.reshape(n, count * 8)
 
 
-def from_mlc(words: np.ndarray) -> np.ndarray:
+def from_mlc(words: np.ndarray, packing: str = "rows") -> np.ndarray:
     """q4f16_1's uint32[N, K/8], the lowest k in the lowest bits → int32[N, K/8]."""
-    return pack(unpack_words(words, 4))
+    return pack(unpack_words(words, 4), packing)
 
 
 def _fields(words: np.ndarray) -> np.ndarray:
@@ -56,7 +77,7 @@ def _fields(words: np.ndarray) -> np.ndarray:
 
 
 def from_awq(
-    qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray
+    qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray, packing: str = "rows"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """AutoAWQ's "gemm" tensors: qweight int32[K, N/8], qzeros int32[K/G, N/8], scales
     float16[K/G, N], columns of a word in the order 0 2 4 6 1 3 5 7 → (words, scales, zeros)."""
@@ -68,23 +89,30 @@ def from_awq(
         return found.reshape(words.shape[0], -1)
 
     codes, zeros = columns(qweight).T, columns(qzeros).T
-    return pack(codes), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
+    return pack(codes, packing), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
 
 
 def from_gptq(
-    qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray, *, zero_offset: int = 1
+    qweight: np.ndarray,
+    qzeros: np.ndarray,
+    scales: np.ndarray,
+    packing: str = "rows",
+    *,
+    zero_offset: int = 1,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """GPTQ's tensors without reordering: qweight int32[K/8, N], qzeros int32[K/G, N/8], scales
     float16[K/G, N]; zeros are stored less `zero_offset` (1 in version 1 of the format, 0 in
     version 2) → (words, scales, zeros)."""
     codes = _fields(qweight).transpose(1, 0, 2).reshape(qweight.shape[1], -1)
     zeros = _fields(qzeros).reshape(qzeros.shape[0], -1).T + np.uint8(zero_offset)
-    return pack(codes), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
+    return pack(codes, packing), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
 
 
-def dequantize(words: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int) -> np.ndarray:
+def dequantize(
+    words: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int, packing: str = "rows"
+) -> np.ndarray:
     """float64[N, K] of packed weights."""
-    codes = unpack(words).astype(np.float64)
+    codes = unpack(words, packing).astype(np.float64)
     group = codes.shape[1] // max(scales.shape[1], 1)
     wide = np.repeat(scales.astype(np.float64), group, axis=1)
     zero = zeros if isinstance(zeros, int) else np.repeat(zeros.astype(np.float64), group, axis=1)

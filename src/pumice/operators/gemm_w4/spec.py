@@ -1,7 +1,8 @@
 """gemm_w4: x · dequantize(w)ᵀ (+ bias) with 4-bit weights and 16-bit activations; dequantize_w4.
 
 attrs: group (of codes along K that share a scale: a multiple of 32); zero (the code of weight 0
-where no `zeros` are given: 7 for q4f16_1, 8 for symmetric GPTQ). `layout.py` has the packing.
+where no `zeros` are given: 7 for q4f16_1, 8 for symmetric GPTQ); packing, "rows" or "blocks", as in
+`layout.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Case = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def _weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    return dequantize(inputs["w"], inputs["scales"], inputs.get("zeros", int(attrs["zero"])))
+    zeros = inputs.get("zeros", int(attrs["zero"]))
+    return dequantize(inputs["w"], inputs["scales"], zeros, str(attrs["packing"]))
 
 
 def reference(
@@ -47,10 +49,10 @@ def work(problem: Problem) -> Work:
 
 
 def make_weight(
-    rng: np.random.Generator, n: int, k: int, group: int, zeros: bool
+    rng: np.random.Generator, n: int, k: int, group: int, zeros: bool, packing: str = "rows"
 ) -> dict[str, np.ndarray]:
     """Random packed weights of about unit variance."""
-    found = {"w": pack(rng.integers(0, 16, (n, k), np.uint8))}
+    found = {"w": pack(rng.integers(0, 16, (n, k), np.uint8), packing)}
     scales = (rng.random((n, k // group)) + 0.5) / 4
     found["scales"] = scales.astype(np.float16)
     if zeros:
@@ -62,24 +64,28 @@ def cases(rng: np.random.Generator) -> list[Case]:
     """Odd rows, K that is no multiple of a block, no tokens, activations beyond a float16 sum."""
     found: list[Case] = []
     half, brain = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-    for m, n, k, group, zeros, bias, dtype in (
-        (1, 5, 32, 32, False, False, half),
-        (0, 8, 64, 32, False, False, half),
-        (1, 37, 4160, 32, False, True, half),
-        (3, 19, 352, 32, False, False, brain),
-        (2, 12, 384, 128, True, True, half),
-        (5, 9, 256, 128, True, False, brain),
-        (17, 67, 288, 32, False, True, half),
-        (33, 33, 384, 128, True, False, brain),
-        (7, 16, 128, 64, True, False, half),
+    for m, n, k, group, zeros, bias, dtype, packing in (
+        (1, 5, 32, 32, False, False, half, "rows"),
+        (0, 8, 128, 32, False, False, half, "blocks"),
+        (1, 37, 2080, 32, False, True, half, "rows"),
+        (1, 37, 1152, 32, False, True, half, "blocks"),
+        (3, 19, 352, 32, False, False, brain, "rows"),
+        (3, 19, 640, 32, False, False, brain, "blocks"),
+        (2, 12, 384, 128, True, True, half, "blocks"),
+        (5, 9, 256, 128, True, False, brain, "rows"),
+        (9, 18, 128, 32, True, False, half, "blocks"),
+        (17, 67, 288, 32, False, True, half, "rows"),
+        (33, 33, 384, 128, True, False, brain, "blocks"),
+        (7, 16, 128, 64, True, False, half, "rows"),
+        (4, 33, 256, 64, True, False, half, "blocks"),
     ):
         x = rng.standard_normal((m, k))
         if m:
             x[0, :: max(k // 7, 1)] *= 300  # outliers, as down projections have them
-        inputs = {"x": x.astype(dtype), **make_weight(rng, n, k, group, zeros)}
+        inputs = {"x": x.astype(dtype), **make_weight(rng, n, k, group, zeros, packing)}
         if bias:
             inputs["bias"] = rng.standard_normal(n).astype(dtype)
-        found.append(({"group": group, "zero": 7}, inputs))
+        found.append(({"group": group, "zero": 7, "packing": packing}, inputs))
     return found
 
 
@@ -94,18 +100,25 @@ def weight_specs(n: int, k: int, group: int, zeros: bool) -> dict[str, TensorSpe
 
 
 def bench_problem(
-    m: int, n: int, k: int, group: int = 32, zeros: bool = False, dtype: str = "float16"
+    m: int,
+    n: int,
+    k: int,
+    group: int = 32,
+    zeros: bool = False,
+    dtype: str = "float16",
+    packing: str = "blocks",
 ) -> Any:
     """(label, attrs, input specs) of a row of BENCH."""
     inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, zeros)}
-    label = f"{m}x{n}x{k} g{group}{' zeros' if zeros else ''} {dtype}"
-    return label, {"group": group, "zero": 7}, inputs
+    label = f"{m}x{n}x{k} g{group}{' zeros' if zeros else ''} {dtype} {packing}"
+    return label, {"group": group, "zero": 7, "packing": packing}, inputs
 
 
 # Llama-2-7B: q·k·v, o, gate·up, down, head.
 LLAMA2_7B = ((12288, 4096), (4096, 4096), (22016, 4096), (4096, 11008), (32000, 4096))
 BENCH = (
     *(bench_problem(1, n, k) for n, k in LLAMA2_7B),
+    *(bench_problem(1, n, k, packing="rows") for n, k in LLAMA2_7B),
     *(bench_problem(m, n, k) for m in (4, 8, 16, 64) for n, k in LLAMA2_7B[:4]),
     *(bench_problem(m, 22016, 4096) for m in (2, 32, 256, 1024, 4096)),
     *(bench_problem(1, n, k, 128, True) for n, k in LLAMA2_7B[:4]),
@@ -128,6 +141,7 @@ SPEC = OperatorSpec(
     tolerance={"float16": 2e-3, "bfloat16": 6e-3},
     cases=cases,
     triton_kernels=(
+        "pumice.operators.gemm_w4.triton_plan:Matrix",
         "pumice.operators.gemm_w4.triton_plan:Gemv",
         "pumice.operators.gemm_w4.triton_plan:Tiled",
     ),
@@ -152,18 +166,23 @@ def dequantize_specs(
 
 def dequantize_cases(rng: np.random.Generator) -> list[Case]:
     found: list[Case] = []
-    for n, k, group, zeros, dtype in (
-        (5, 96, 32, False, "float16"),
-        (0, 64, 32, False, "float16"),
-        (33, 384, 128, True, "bfloat16"),
+    for n, k, group, zeros, dtype, packing in (
+        (5, 96, 32, False, "float16", "rows"),
+        (0, 64, 32, False, "float16", "rows"),
+        (9, 256, 32, False, "float16", "blocks"),
+        (33, 384, 128, True, "bfloat16", "blocks"),
     ):
-        attrs = {"group": group, "zero": 7, "out_dtype": dtype}
-        found.append((attrs, make_weight(rng, n, k, group, zeros)))
+        attrs = {"group": group, "zero": 7, "out_dtype": dtype, "packing": packing}
+        found.append((attrs, make_weight(rng, n, k, group, zeros, packing)))
     return found
 
 
 DEQUANTIZE_BENCH = tuple(
-    (f"{n}x{k}", {"group": 32, "zero": 7, "out_dtype": "float16"}, weight_specs(n, k, 32, False))
+    (
+        f"{n}x{k}",
+        {"group": 32, "zero": 7, "out_dtype": "float16", "packing": "blocks"},
+        weight_specs(n, k, 32, False),
+    )
     for n, k in LLAMA2_7B[:4]
 )
 DEQUANTIZE_SPEC = OperatorSpec(

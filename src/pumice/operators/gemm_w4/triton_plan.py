@@ -18,6 +18,20 @@ from pumice.targets import Target
 
 MOST_TOKENS = 16  # of the kernel on vector units
 _FLOATS = ("float16", "bfloat16")
+# (tokens, outputs, K, warps, stages) of tiles for many tokens, with wgmma and without. Blocks of 128
+# along K are those for weights packed in "blocks".
+_TILES = {
+    True: (
+        (128, 128, 128, 8, 2), (128, 128, 64, 8, 3), (128, 128, 128, 8, 3), (256, 128, 128, 8, 2),
+        (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (64, 128, 128, 4, 2), (64, 128, 64, 4, 3),
+        (256, 128, 64, 8, 3), (256, 64, 128, 8, 2), (64, 64, 128, 4, 2), (64, 64, 64, 4, 3),
+    ),
+    False: (
+        (64, 64, 32, 4, 2), (128, 64, 32, 8, 2), (64, 128, 32, 8, 2), (128, 128, 32, 8, 2),
+        (64, 64, 64, 4, 2), (64, 64, 128, 4, 1), (64, 64, 128, 8, 2), (32, 64, 128, 4, 2),
+        (128, 64, 64, 8, 2), (64, 32, 128, 4, 2),
+    ),
+}  # fmt: skip
 
 
 def weight_reason(operator: str, problem: Problem, target: Target) -> str | None:
@@ -28,6 +42,9 @@ def weight_reason(operator: str, problem: Problem, target: Target) -> str | None
     k = w.shape[1] * 8
     if group % 32 or group & (group - 1) or k % group:
         return f"{operator}: group {group} must be 32, 64, 128 … and divide K = {k}"
+    packing = problem.attrs["packing"]
+    if packing not in ("rows", "blocks") or (packing == "blocks" and k % 128):
+        return f"{operator}: packing {packing!r} must be 'rows', or 'blocks' where 128 divides K"
     for name, dtype in (("scales", "float16"), ("zeros", "uint8")):
         if name in problem:
             spec = problem[name]
@@ -62,6 +79,10 @@ def instructions(target: Target) -> int:
     return {"cuda": 1, "rocm": 2}.get(target.api, 0)
 
 
+def _blocks(problem: Problem) -> bool:
+    return bool(problem.attrs["packing"] == "blocks")
+
+
 def _common(problem: Problem) -> tuple[dict[str, str | int | float], dict[str, Any]]:
     """Weights and what belongs to them."""
     arguments: dict[str, str | int | float] = {"w": "w", "scales": "scales"}
@@ -81,6 +102,62 @@ def _bias(problem: Problem, arguments: dict[str, Any], constants: dict[str, Any]
         constants["bias"] = None
 
 
+class Matrix:
+    """Up to 16 tokens on matrix units, from weights packed in blocks. config: warps that share K
+    for the same rows, 16 rows repeated, blocks of 128 codes a step, stages of asynchronous
+    copies (1: straight to registers)."""
+
+    name = "gemm_w4.triton.matrix"
+
+    def supports(self, problem: Problem, target: Target) -> str | None:
+        if (reason := gemm_reason(problem, target)) is not None:
+            return reason
+        if not _blocks(problem):
+            return "gemm_w4: this kernel reads weights packed in 'blocks'"
+        if target.api != "cuda":
+            return f"gemm_w4: this kernel is made for NVIDIA's matrix units, not {target.name}"
+        if problem["x"].shape[0] > MOST_TOKENS:
+            return f"gemm_w4: {problem['x'].shape[0]} tokens; at most {MOST_TOKENS} here"
+        return None
+
+    def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
+        n, words = problem["w"].shape
+        blocks = words // 16
+        found: list[Config] = []
+        for warps, repeat, unroll, stages in (
+            (4, 1, 2, 1), (4, 2, 1, 1), (4, 1, 1, 1), (8, 1, 1, 1), (8, 1, 2, 1), (8, 2, 1, 1),
+            (4, 2, 2, 1), (4, 1, 4, 1), (16, 1, 1, 1), (16, 1, 2, 1), (2, 1, 4, 1), (2, 2, 2, 1),
+            (4, 1, 1, 4), (4, 2, 1, 3), (8, 1, 1, 3), (4, 1, 1, 6), (2, 1, 1, 6), (4, 1, 2, 3),
+        ):  # fmt: skip
+            if warps * unroll <= blocks:
+                values = (("warps", warps), ("repeat", repeat), ("unroll", unroll))
+                found.append(dict(values) | {"stages": stages})
+        return found or [{"warps": 1, "repeat": 1, "unroll": 1, "stages": 1}]
+
+    def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
+        from pumice.operators.gemm_w4.kernel_matrix_triton import matrix
+
+        tokens = problem["x"].shape[0]
+        n, words = problem["w"].shape
+        if tokens == 0 or n == 0:
+            return Plan(())
+        arguments, constants = _common(problem)
+        _bias(problem, arguments, constants)
+        blocks = words // 16
+        arguments |= {"x": "x", "out": "out", "M": tokens, "N": n, "nothing": 0}
+        arguments |= {"x_stride": problem["x"].stride[0], "out_stride": problem["out"].stride[0]}
+        arguments |= {"blocks": blocks, "share": cdiv(blocks, config["warps"])}
+        constants |= {
+            "GROUP": int(problem.attrs["group"]), "CODE": config.get("code", 1),
+            "BRAIN": problem["x"].dtype == "bfloat16", "WARPS": config["warps"],
+            "REPEAT": config["repeat"], "UNROLL": config["unroll"],
+            "TOKENS": 8 if tokens <= 8 else 16, "STAGES": config["stages"],
+        }  # fmt: skip
+        grid = (cdiv(n, 16 * config["repeat"]), 1, 1)
+        options: dict[str, Any] = {"num_warps": config["warps"], "num_stages": config["stages"]}
+        return Plan((Launch(matrix, grid, arguments, constants, **options),))
+
+
 class Gemv:
     """Up to 16 tokens on vector units, in packed arithmetic. config: rows a program, groups of 32
     along K a step, warps, stages of asynchronous copies (1: straight to registers)."""
@@ -91,6 +168,8 @@ class Gemv:
         if (reason := gemm_reason(problem, target)) is not None:
             return reason
         x = problem["x"]
+        if problem.attrs["packing"] != "rows":
+            return "gemm_w4: this kernel reads weights packed in 'rows'"
         if x.shape[0] > MOST_TOKENS:
             return f"gemm_w4: {x.shape[0]} tokens; this kernel takes up to {MOST_TOKENS}"
         if not x.aligned or (x.shape[0] > 1 and x.stride[0] % 8):
@@ -99,7 +178,7 @@ class Gemv:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         tokens = next_power_of_2(problem["x"].shape[0])
-        n, words = problem["w"].shape
+        words = problem["w"].shape[1]
         wave = target.wave
         # A wave reads `wave` groups of a row at once: 1024 codes on 32 lanes.
         shapes = (
@@ -107,12 +186,10 @@ class Gemv:
             (16, 1, 1), (2, 4, 1), (2, 2, 1), (4, 8, 1), (8, 8, 1), (8, 2, 3), (16, 2, 3),
         )  # fmt: skip
         found: list[Config] = []
+        most = 16 if target.api == "cuda" else 8  # sums that a thread holds
         for rows, warps, stages in shapes:
-            held = rows * tokens
-            if held > (16 if stages == 1 else 16) and tokens > 1:
-                continue
             groups = warps * wave
-            if groups > max(2 * words // 4, wave):
+            if (rows * tokens > most and tokens > 1) or groups > max(words // 2, wave):
                 continue
             found.append({"rows": rows, "groups": groups, "warps": warps, "stages": stages})
         if tokens == 1:  # lanes over several rows: 128 bytes of a row at once
@@ -172,7 +249,13 @@ class Tiled:
             while split < 16 and programs * split * 2 <= full and k // (split * 2) >= 4 * bk:
                 split *= 2
             tile = (bm + bn) * bk * 2 + stages * (bm * bk * 2 + bn * bk // 2)
-            if tile <= target.shared_bytes and bk <= max(k, 32) and warps * target.wave <= 1024:
+            whole = 128 if _blocks(problem) else 32
+            if (
+                tile <= target.shared_bytes
+                and bk % whole == 0
+                and bk <= max(k, whole)
+                and warps * target.wave <= 1024
+            ):
                 values = (("bm", bm), ("bn", bn), ("bk", bk), ("warps", warps))
                 found.append(dict(values) | {"stages": stages, "split": split})
 
@@ -185,13 +268,10 @@ class Tiled:
             ):  # fmt: skip
                 add(bm, bn, bk, warps, stages)
         else:
-            for bm, bn, bk, warps, stages in (
-                (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 3),
-                (64, 128, 64, 4, 3), (256, 128, 64, 8, 3), (64, 64, 64, 4, 3),
-                (128, 128, 64, 8, 2), (64, 128, 32, 4, 2), (64, 64, 32, 4, 2),
-            ):  # fmt: skip
+            for bm, bn, bk, warps, stages in _TILES[target.matrix_unit == "wgmma"]:
                 add(bm, bn, bk, warps, stages)
-        return found or [{"bm": 16, "bn": 32, "bk": 32, "warps": 2, "stages": 1, "split": 1}]
+        bk = 128 if _blocks(problem) else 32
+        return found or [{"bm": 16, "bn": 32, "bk": bk, "warps": 2, "stages": 1, "split": 1}]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.gemm_w4.kernel_triton import sum_splits, tiled
@@ -208,11 +288,12 @@ class Tiled:
         code = config.get("code", instructions(target))
         constants |= {
             "GROUP": int(problem.attrs["group"]), "CODE": code if code == 1 else 0,
-            "BRAIN": problem["x"].dtype == "bfloat16", "BM": config["bm"], "BN": config["bn"], "BK": config["bk"],
+            "BRAIN": problem["x"].dtype == "bfloat16",
+            "BLOCKS": _blocks(problem), "BM": config["bm"], "BN": config["bn"], "BK": config["bk"],
             "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(m, config["bm"]) * blocks_n, split, 1)
-        options = {"num_warps": config["warps"], "num_stages": config["stages"]}
+        options: dict[str, Any] = {"num_warps": config["warps"], "num_stages": config["stages"]}
         if split == 1:
             _bias(problem, arguments, constants)
             arguments |= {"out": "out", "out_stride": problem["out"].stride[0], "split_stride": 0}
@@ -264,7 +345,8 @@ class Dequantize:
         code = config.get("code", instructions(target))
         constants |= {
             "GROUP": int(problem.attrs["group"]), "CODE": code if code == 1 else 0,
-            "BRAIN": problem["out"].dtype == "bfloat16", "BN": config["bn"], "BK": config["bk"],
+            "BRAIN": problem["out"].dtype == "bfloat16", "BLOCKS": _blocks(problem),
+            "BN": config["bn"], "BK": config["bk"],
         }  # fmt: skip
         grid = (cdiv(n, config["bn"]) * blocks, 1, 1)
         return Plan(

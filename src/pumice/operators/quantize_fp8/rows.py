@@ -49,7 +49,7 @@ def scales_of(amax: np.ndarray, dtype: str, power_of_two: bool) -> np.ndarray:
     if power_of_two:
         mantissa, exponent = np.frexp(scales)
         scales = np.ldexp(np.float32(1), exponent - (mantissa == 0.5)).astype(np.float32)
-    return scales
+    return np.asarray(scales)
 
 
 def to_codes(steps: np.ndarray, dtype: str) -> np.ndarray:

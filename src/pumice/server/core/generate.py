@@ -13,7 +13,7 @@ from pumice.server.context import ServerContext
 from pumice.server.core.choice import Choice
 from pumice.server.core.job import Job
 from pumice.server.core.parsing import Reader, reader_for
-from pumice.server.core.prompt import PromptIds, encode
+from pumice.server.core.prompt import PromptIds, encode, too_long
 from pumice.server.errors import ApiError
 from pumice.server.metrics import Watch
 from pumice.server.parsers.events import Event
@@ -141,6 +141,7 @@ async def _run(
         "n": job.n,
     }
     deltas = context.engine.stream(prompt.ids, params, **options)
+    ended = "cancelled"
     try:
         async for delta in deltas:
             index = delta.index
@@ -161,9 +162,12 @@ async def _run(
                 yield Step(index, tuple(events), ids, logprobs, end)
             if not open_choices:
                 break
+    except Exception:
+        ended = "error"
+        raise
     finally:
-        for _ in open_choices:
-            watch.end("cancelled", len(prompt.ids), 0)
+        for index in open_choices:
+            watch.end(ended, len(prompt.ids), counts[index])
         await deltas.aclose()
 
 
@@ -214,6 +218,8 @@ def _end(
 def _params(context: ServerContext, job: Job, reader: Reader, prompt_tokens: int) -> SamplingParams:
     """max_tokens is an upper bound, so it is cut to what the context has."""
     room = context.room - prompt_tokens
+    if room < 1:
+        raise too_long(context, prompt_tokens)
     given = dict(job.sampling)
     given["max_tokens"] = room if job.max_tokens is None else min(job.max_tokens, room)
     if reader.grammar is not None:

@@ -1,0 +1,78 @@
+"""The machine code of gemm_w4: packed arithmetic, matrix instructions, wide loads, no exchanges."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from triton_code import compiled, problem_of
+
+from pumice.operators.gemm_w4.spec import DEQUANTIZE_SPEC, SPEC, bench_problem, weight_specs
+from pumice.operators.gemm_w4.triton_plan import Dequantize, Gemv, Matrix, Tiled
+from pumice.operators.triton.plan import Problem
+from pumice.targets import CUDA_TARGETS, GPU_TARGETS, Target, get_target
+
+SOME = [get_target(name) for name in ("gfx942", "gfx1100", "sm_90")]
+WEIGHTS = re.compile(r"ld\.global\.L1::evict_first\S*\.v4\.b32")
+MATRIX = {"mfma": "v_mfma_f32", "wmma": "v_wmma_f32", "wgmma": "wgmma.mma_async"}
+
+
+def _problem(m: int, packing: str, dtype: str = "float16", group: int = 32) -> Problem:
+    _, attrs, inputs = bench_problem(m, 12288, 4096, group, group == 128, dtype, packing)
+    return problem_of(SPEC, attrs, inputs)
+
+
+@pytest.mark.parametrize("target", GPU_TARGETS, ids=lambda t: t.name)
+def test_vector_units(target: Target) -> None:
+    """32 codes of 8 rows in 16 packed multiply-adds each; every access to memory is wide."""
+    (binary,) = compiled(Gemv(), _problem(1, "rows"), target)
+    text = binary.assembly
+    if target.api == "cuda":
+        assert text.count("fma.rn.f16x2") >= 128 + 64
+        assert len(WEIGHTS.findall(text)) == 8
+        assert text.count("ld.global.v4.b32") == 4
+    else:
+        assert text.count("v_dot2_f32_f16") >= 128
+        wide = "global_load_b128" if target.wave == 32 else "global_load_dwordx4"
+        assert text.count(wide) >= 12
+
+
+@pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
+def test_vector_units_with_zeros_in_bfloat16(target: Target) -> None:
+    compiled(Gemv(), _problem(2, "rows", "bfloat16", 128), target)
+
+
+@pytest.mark.parametrize("target", CUDA_TARGETS, ids=lambda t: t.name)
+def test_matrix_units_for_few_tokens(target: Target) -> None:
+    """Words go from memory to the matrix instruction's registers: nothing through shared memory but
+    the warps' sums at the end."""
+    (binary,) = compiled(Matrix(), _problem(1, "blocks"), target)
+    text = binary.assembly
+    assert text.count("mma.sync.aligned.m16n8k16") == 16
+    assert "ldmatrix" not in text and "stmatrix" not in text
+    loop = text[: text.rindex("mma.sync")]
+    assert "st.shared" not in loop and "shfl" not in loop
+    assert len(WEIGHTS.findall(text)) == 4
+
+
+def test_matrix_units_with_zeros_in_bfloat16() -> None:
+    compiled(Matrix(), _problem(16, "blocks", "bfloat16", 128), get_target("sm_90"))
+
+
+@pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
+@pytest.mark.parametrize("m", [32, 1024])
+def test_tiles(m: int, target: Target) -> None:
+    packing = "blocks" if target.api == "cuda" else "rows"
+    binary = compiled(Tiled(), _problem(m, packing), target)[0]
+    assert MATRIX[str(target.matrix_unit)] in binary.assembly
+
+
+@pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
+def test_dequantize(target: Target) -> None:
+    attrs: dict[str, Any] = {"group": 128, "zero": 0, "out_dtype": "bfloat16", "packing": "blocks"}
+    compiled(
+        Dequantize(),
+        problem_of(DEQUANTIZE_SPEC, attrs, weight_specs(4096, 4096, 128, True)),
+        target,
+    )
