@@ -25,13 +25,12 @@ def align(entries: int, experts: int, rows: int) -> tuple[list[Launch], dict[str
     many = max(8, min(64, _TILE // width))
     warps = 4 if sub * width >= 1024 else 1
     fill = cdiv(cdiv(places, chunks), 16) * 16
-    sizes = {"ENTRIES": entries, "E": experts, "chunk": chunk}
+    sizes: dict[str, str | int | float] = {"ENTRIES": entries, "E": experts, "chunk": chunk}
     block = {"BE": width, "SUB": sub}
     launches = [
         Launch(
             align_count, (chunks, 1, 1),
-            {"ids": "ids", "counts": "counts", "order": "order", "P": places, "fill": fill}
-            | sizes,
+            sizes | {"ids": "ids", "counts": "counts", "order": "order", "P": places, "fill": fill},
             {**block, "FILL": 256}, num_warps=warps, num_stages=1,
         ),
         Launch(
