@@ -15,6 +15,7 @@ def gemv(
     M,
     N,
     K,
+    half,  # K / 2
     scale_columns,
     x_stride,
     out_stride,
@@ -34,10 +35,16 @@ def gemv(
         k = (first + tl.arange(0, BLOCK))[None, :]
         inside = k < K
         code = tl.load(w + row * K + k, mask=inside, other=0, eviction_policy="evict_first")
-        code = tl.reshape(code.to(tl.float32), (1, ROWS, HALVES, 16))
-        a = tl.load(x + token * x_stride + k, mask=inside, other=0.0).to(tl.float32)
-        a = tl.reshape(a, (TOKENS, 1, HALVES, 16))
-        part = tl.sum(code * a, axis=3)
+        # Activations in two loads of 8, so that each lies in the thread that holds its codes.
+        eights = tl.permute(tl.reshape(code, (1, ROWS, HALVES, 2, 8)), (0, 1, 2, 4, 3))
+        low, high = tl.split(eights)
+        j = (first // 2 + tl.arange(0, BLOCK // 2))[None, :]
+        at = x + token * x_stride + (j // 8) * 16 + j % 8
+        a = tl.load(at, mask=j < half, other=0.0).to(tl.float32)
+        b = tl.load(at + 8, mask=j < half, other=0.0).to(tl.float32)
+        a = tl.reshape(a, (TOKENS, 1, HALVES, 8))
+        b = tl.reshape(b, (TOKENS, 1, HALVES, 8))
+        part = tl.sum(low.to(tl.float32) * a + high.to(tl.float32) * b, axis=3)
         if GROUP == 0:
             total += part
         else:

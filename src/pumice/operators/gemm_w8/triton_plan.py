@@ -69,6 +69,8 @@ class Gemv:
             return reason
         if problem["x"].shape[0] > MOST_TOKENS:
             return f"gemm_w8: {problem['x'].shape[0]} tokens; at most {MOST_TOKENS} here"
+        if problem["x"].shape[1] % 32:
+            return f"gemm_w8: this kernel needs K a multiple of 32, not {problem['x'].shape[1]}"
         return None
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
@@ -94,6 +96,7 @@ class Gemv:
         arguments, constants = _common(problem)
         _bias(problem, arguments, constants)
         arguments |= {"out": "out", "out_stride": problem["out"].stride[0]}
+        arguments["half"] = problem["x"].shape[1] // 2
         constants |= {
             "TOKENS": next_power_of_2(tokens), "ROWS": config["rows"], "BLOCK": config["block"],
             "STAGES": config["stages"],
