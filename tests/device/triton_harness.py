@@ -7,12 +7,13 @@ ordinary compiled ones for the tests that compile them: only a launch here inter
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 import torch
 import triton
+import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
@@ -56,8 +57,26 @@ def _patch_core(language: Any, scope: Any) -> None:
     scope.set_attr(language.dtype, "to_ir", to_ir)
 
 
-_ORIGINAL = {"tensor": interpreter._patch_lang_tensor, "core": interpreter._patch_lang_core}
+def _patch_lang(function: Any) -> Any:
+    """Triton patches its language anew for every call of a nested function, as `tl.max`, and never
+    takes that back. Here once a launch is enough, and `interpret` takes all of it back, last
+    first, so that kernels compile afterwards."""
+    languages = frozenset(
+        name for name, value in function.__globals__.items() if value is tl or value is tl.core
+    )
+    if languages not in _scopes:
+        _scopes[languages] = _ORIGINAL["lang"](function)
+    return interpreter._LangPatchScope()
+
+
+_scopes: dict[frozenset[str], Any] = {}
+_ORIGINAL = {
+    "tensor": interpreter._patch_lang_tensor,
+    "core": interpreter._patch_lang_core,
+    "lang": interpreter._patch_lang,
+}
 _PATCHES = {
+    "_patch_lang": _patch_lang,
     "_convert_float": _convert,
     "_patch_lang_tensor": _patch_tensor,
     "_patch_lang_core": _patch_core,
@@ -74,6 +93,12 @@ def _dot(self: Any, a: Any, b: Any, total: Any, *_: Any) -> Any:
 
     product = np.matmul(wide(a), wide(b), dtype=total.data.dtype)
     return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
+
+
+class _Everywhere:
+    """A function as `_patch_lang` sees it, in whose module all of the language is visible."""
+
+    __globals__: ClassVar[dict[str, Any]] = {"tl": tl, "core": tl.core}
 
 
 def _interpreter(function: Any) -> InterpretedFunction:
@@ -117,6 +142,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
     before = {name: getattr(interpreter, name) for name in _PATCHES}
     for name, patch in _PATCHES.items():
         setattr(interpreter, name, patch)
+    # A library function of Triton's (philox) patches the language's core and leaves it so.
+    scope = interpreter._patch_lang(_Everywhere)
     dot = interpreter.InterpreterBuilder.create_dot
     interpreter.InterpreterBuilder.create_dot = _dot
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
@@ -130,8 +157,11 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
             with np.errstate(all="ignore"):  # a GPU does not warn of an infinity either
                 _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
+        while _scopes:
+            _scopes.popitem()[1].restore()
         triton.runtime.jit.JITFunction.__call__ = nested
         interpreter.InterpreterBuilder.create_dot = dot
+        scope.restore()
         for name, original in before.items():
             setattr(interpreter, name, original)
 

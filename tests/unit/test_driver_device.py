@@ -194,6 +194,38 @@ def test_a_block_too_large_is_refused_by_the_driver() -> None:
         function.attribute("speed")
 
 
+def test_occupancy() -> None:
+    device, _ = emulated()
+    module = device.load_kernels(image())
+    axpy, fault = module.function("axpy"), module.function("fault")
+    assert axpy.blocks_per_unit(256) == 4  # 12 registers: 16 waves on each of 2 SIMDs, 8 a block
+    assert axpy.blocks_per_unit(64, 32768) == 2
+    assert fault.blocks_per_unit(64, 65536) == 0  # its own kilobyte is too much
+    with pytest.raises(DeviceError, match=r"occupancy of kernel 'axpy'.*512 threads"):
+        axpy.blocks_per_unit(512)
+
+
+def test_a_cooperative_launch_is_refused_by_the_emulator() -> None:
+    device, _ = emulated()
+    launch, arguments, *_ = launched(device)
+    function = launch.function
+    together = Launch(function, arguments, (4, 1, 1), (256, 1, 1), cooperative=True)
+    with pytest.raises(DeviceError, match=r"hipModuleLaunchCooperativeKernel.*NotSupported"):
+        together.issue(device.stream())
+    pointers = arguments.pointers()
+    assert [p - pointers[0] for p in pointers] == [0, 4, 8, 16]
+
+
+def test_a_programmatic_launch_is_a_plain_one_without_that_driver() -> None:
+    device, library = emulated()
+    launch, arguments, *_ = launched(device)
+    stream = device.stream()
+    early = Launch(launch.function, arguments, (4, 1, 1), (256, 1, 1), programmatic=True)
+    early.issue(stream)
+    stream.synchronize()
+    assert len(library.executor.launched) == 1
+
+
 def test_shared_memory_has_a_limit() -> None:
     device, _ = emulated()
     function = device.load_kernels(image()).function("fault")

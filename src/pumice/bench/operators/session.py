@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Session:
         (folder / "best.json").write_text(f'{{"facts": {head}, "best": [\n{lines}\n]}}\n')
         (folder / "all.json").write_text(json.dumps(self.everything))
         (folder / "cases.json").write_text(json.dumps([vars(case) for case in self.cases]))
-        lines = json.dumps({name: [vars(r) for r in rows] for name, rows in self.rows.items()})
+        lines = json.dumps({name: [asdict(r) for r in rows] for name, rows in self.rows.items()})
         (folder / "rows.json").write_text(lines)
 
 
