@@ -49,9 +49,14 @@ class Live:
         assert self._server is not None
         self._server.should_exit = True
 
+    def end_at_once(self) -> None:
+        """What a second Ctrl-C does."""
+        assert self._server is not None
+        self._server.force_exit = True
+
     def end(self) -> None:
         self.tell_to_end()
-        self._thread.join(60)
+        self._thread.join(30)
         assert not self._thread.is_alive()
 
     def until(self, what: Callable[[], bool], seconds: float = 20) -> None:
@@ -219,6 +224,15 @@ def test_the_end_tells_what_it_cuts_off(stream: bool) -> None:
         assert "shutting_down" in text
         assert answers[0].status_code == (200 if stream else 503)
         assert text.endswith("data: [DONE]\n\n") == stream
+
+
+def test_a_second_wish_to_end_is_not_waited_for() -> None:
+    with live(slow_engine(), drain_timeout=100.0) as server, connect(server) as client:
+        client.sendall(request_bytes({"messages": USER, "stream": True}))
+        assert b"200 OK" in client.recv(4096)
+        server.tell_to_end()
+        time.sleep(0.2)
+        server.end_at_once()
 
 
 def test_a_stream_without_news_shows_that_it_lives() -> None:

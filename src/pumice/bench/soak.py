@@ -34,7 +34,7 @@ TIE = 0.02  # ten times what the batch was seen to change a token's log probabil
 _QUESTIONS = 24
 _CONTEXT = 1024
 _CACHE_TOKENS = 4096  # small: requests compete for it, and all of it is touched before the load
-_BURST = 64  # clients at once before the load
+_BURST = 64  # clients at once before the load, or twice as many as there are in all
 _ARRIVALS = 0.8  # part of the time in which clients come; the rest is for their ends
 _SETTLING = 60.0  # seconds for the last requests to end
 _MEMORY = 16 << 20  # bytes that may come and go
@@ -112,7 +112,7 @@ async def load(
     answers = await _answers_alone(server, min(_QUESTIONS, clients), seed)
     await _touch_cache(server)
     crowd = Clients(server.port, answers, seed, tie=tie)
-    await _warm_up(server, crowd)
+    await _warm_up(server, crowd, min(_BURST, 2 * clients))
     crowd.report = Report()
     before = await _settled(server)
     _say(f"{clients} clients in {seconds:g} s")
@@ -139,7 +139,7 @@ async def load(
     for arrival in arrivals:
         await asyncio.sleep(max(0.0, start + arrival - time.monotonic()))
         tasks.append(asyncio.create_task(crowd.one()))
-    left = max(1.0, start + seconds - time.monotonic())
+    left = max(_SETTLING, start + seconds - time.monotonic())
     _, unfinished = await asyncio.wait(tasks, timeout=left)
     watcher.cancel()
     for task in unfinished:
@@ -169,13 +169,13 @@ async def _touch_cache(server: SoakServer) -> None:
     raise DeviceError(f"the cache keeps {engine['blocks_cached']:g} of {engine['blocks']:g} blocks")
 
 
-async def _warm_up(server: SoakServer, crowd: Clients) -> None:
+async def _warm_up(server: SoakServer, crowd: Clients, burst: int) -> None:
     """What is made once is made now: the largest batch's buffers; helper threads, whose shares of
     the heap stay as large as the largest body that each has seen.
     """
-    await asyncio.gather(*(crowd.one() for _ in range(_BURST)))
+    await asyncio.gather(*(crowd.one() for _ in range(burst)))
     longest = max(NONSENSE, key=lambda item: len(item[2]))
-    await asyncio.gather(*(exchange(server.port, *longest) for _ in range(_BURST)))
+    await asyncio.gather(*(exchange(server.port, *longest) for _ in range(burst)))
 
 
 async def _settled(server: SoakServer, wanted: State | None = None) -> State:
