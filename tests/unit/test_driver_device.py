@@ -259,6 +259,18 @@ def test_names_that_are_not_there() -> None:
         module.address_of("x")
 
 
+def test_a_module_is_unloaded_after_its_kernels_have_run() -> None:
+    device, library = emulated()
+    launch, *_ = launched(device)
+    stream = device.stream()
+    launch.issue(stream)
+    launch.function.module.close()
+    assert len(library.executor.launched) == library.executor.unloaded == 1
+    del launch
+    gc.collect()
+    assert library.executor.unloaded == 1
+
+
 def test_a_fault_surfaces_when_waiting_and_stays() -> None:
     device, _ = emulated()
     launch, *_ = launched(device)
