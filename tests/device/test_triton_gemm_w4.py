@@ -13,7 +13,8 @@ from triton.runtime.interpreter import InterpreterBuilder
 from triton_cases import check, runs
 from triton_harness import interpret, make_problem, relative_error, to_numpy, to_torch
 
-from pumice.operators.gemm_w4.spec import DEQUANTIZE_SPEC, SPEC, make_weight
+from pumice.operators.gemm_w4.dequantize_spec import SPEC as DEQUANTIZE_SPEC
+from pumice.operators.gemm_w4.spec import SPEC, make_weight
 from pumice.operators.gemm_w4.triton_plan import Gemv, Matrix, Tiled
 from pumice.operators.triton.plan import Problem, TensorSpec
 from pumice.targets import get_target
@@ -60,8 +61,8 @@ def test_amd(run: Any) -> None:
 
 OTHER: list[tuple[Any, dict[str, int]]] = [
     (Gemv(), {"rows": 16, "groups": 8, "warps": 4, "stages": 3, "code": 0}),
-    (Matrix(), {"warps": 2, "repeat": 2, "unroll": 2, "stages": 1, "code": 0}),
-    (Matrix(), {"warps": 4, "repeat": 2, "unroll": 1, "stages": 3}),
+    (Matrix(), {"warps": 2, "repeat": 2, "ahead": 1, "unroll": 2, "stages": 1, "code": 0}),
+    (Matrix(), {"warps": 4, "repeat": 2, "ahead": 0, "unroll": 1, "stages": 3}),
     (Tiled(), {"bm": 16, "bn": 32, "bk": 128, "warps": 4, "stages": 2, "split": 2, "code": 0}),
 ]
 

@@ -10,7 +10,8 @@ from triton_cases import check, runs
 from triton_harness import interpret, make_problem, relative_error, to_numpy, to_torch
 
 from pumice.operators.activation_mul.spec import SPEC as ACTIVATION
-from pumice.operators.quantize_fp8.spec import DEQUANTIZE_SPEC, SPEC
+from pumice.operators.quantize_fp8.dequantize_spec import SPEC as DEQUANTIZE_SPEC
+from pumice.operators.quantize_fp8.spec import SPEC
 from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.plan import Problem, TensorSpec
 from pumice.targets import get_target

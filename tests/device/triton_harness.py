@@ -7,7 +7,7 @@ ordinary compiled ones for the tests that compile them: only a launch here inter
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -95,6 +95,12 @@ def _dot(self: Any, a: Any, b: Any, total: Any, *_: Any) -> Any:
     return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
 
 
+class _Everywhere:
+    """A function as `_patch_lang` sees it, in whose module all of the language is visible."""
+
+    __globals__: ClassVar[dict[str, Any]] = {"tl": tl, "core": tl.core}
+
+
 def _interpreter(function: Any) -> InterpretedFunction:
     if function.fn not in _interpreted:
         _interpreted[function.fn] = InterpretedFunction(function.fn)
@@ -136,6 +142,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
     before = {name: getattr(interpreter, name) for name in _PATCHES}
     for name, patch in _PATCHES.items():
         setattr(interpreter, name, patch)
+    # A library function of Triton's (philox) patches the language's core and leaves it so.
+    scope = interpreter._patch_lang(_Everywhere)
     dot = interpreter.InterpreterBuilder.create_dot
     interpreter.InterpreterBuilder.create_dot = _dot
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
@@ -153,6 +161,7 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
             _scopes.popitem()[1].restore()
         triton.runtime.jit.JITFunction.__call__ = nested
         interpreter.InterpreterBuilder.create_dot = dot
+        scope.restore()
         for name, original in before.items():
             setattr(interpreter, name, original)
 

@@ -65,26 +65,30 @@ class QuantLinear(nn.Module):
 
     def __init__(
         self, w: Tensor, scales: Tensor, zeros: Tensor | None = None, bias: Tensor | None = None,
-        group: int = 32, zero: int = 7,
+        group: int = 32, zero: int = 7, packing: str = "rows",
     ) -> None:  # fmt: skip
         super().__init__()
         self.register_buffer("w", w)
         self.register_buffer("scales", scales)
         self.register_buffer("zeros", zeros)
         self.register_buffer("bias", bias)
-        self.group, self.zero = group, zero
+        self.group, self.zero, self.packing = group, zero, packing
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         out: Tensor = torch.ops.pumice.gemm_w4(
-            rows, self.w, self.scales, self.zeros, self.bias, self.group, self.zero
+            rows, self.w, self.scales, self.zeros, self.bias, self.group, self.zero, self.packing
         )
         return out.reshape(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
-    def from_linear(layer: nn.Linear, group: int = 32) -> QuantLinear:
-        """Quantizes a layer's weight as q4f16_1 does: codes 0 … 14 around 7, float16 scales."""
-        from pumice.operators.gemm_w4.layout import pack
+    def from_linear(layer: nn.Linear, group: int = 32, packing: str | None = None) -> QuantLinear:
+        """Quantizes a layer's weight as q4f16_1 does: codes 0 … 14 around 7, float16 scales.
+
+        packing: "rows" for one token at a time, "blocks" for several; None: what is best for the
+        layer's device.
+        """
+        from pumice.operators.gemm_w4.layout import best_packing, pack
 
         weight = layer.weight.detach().float().cpu()
         n, k = weight.shape
@@ -92,10 +96,12 @@ class QuantLinear(nn.Module):
         scales = (groups.abs().amax(-1) / 7).half()
         steps = scales.float().clamp(min=1e-12)[..., None]
         codes = (groups / steps).round().clamp(-7, 7).add(7).to(torch.uint8)
-        words = torch.from_numpy(pack(codes.view(n, k).numpy()))
+        if packing is None:
+            packing = best_packing(k, "rocm" if torch.version.hip is not None else "cuda")
+        words = torch.from_numpy(pack(codes.view(n, k).numpy(), packing))
         device = layer.weight.device
         bias = None if layer.bias is None else layer.bias.detach()
-        return QuantLinear(words.to(device), scales.to(device), None, bias, group, 7)
+        return QuantLinear(words.to(device), scales.to(device), None, bias, group, 7, packing)
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:

@@ -130,11 +130,13 @@ def larger(a, b, BRAIN: tl.constexpr):
     """The larger absolute values of two pairs."""
     if BRAIN:
         return tl.inline_asm_elementwise(
-            "{ .reg .b32 a, b; abs.bf16x2 a, $1; abs.bf16x2 b, $2; max.bf16x2 $0, a, b; }", "=r,r,r", [a, b],
+            "{ .reg .b32 a, b; abs.bf16x2 a, $1; abs.bf16x2 b, $2; max.bf16x2 $0, a, b; }",
+            "=r,r,r", [a, b],
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
     return tl.inline_asm_elementwise(
-        "{ .reg .b32 a, b; abs.f16x2 a, $1; abs.f16x2 b, $2; max.f16x2 $0, a, b; }", "=r,r,r", [a, b],
+        "{ .reg .b32 a, b; abs.f16x2 a, $1; abs.f16x2 b, $2; max.f16x2 $0, a, b; }",
+            "=r,r,r", [a, b],
         dtype=tl.int32, is_pure=True, pack=1,
     )  # fmt: skip
 

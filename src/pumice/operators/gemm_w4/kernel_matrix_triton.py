@@ -67,49 +67,59 @@ def _zero_at(zeros, at, inside, ZERO: tl.constexpr):
 
 
 @triton.jit
+def _words_at(w, row, block, inside, words):
+    """A block of 128 codes of 16 rows, each warp its own: [16 · WARPS, 16]."""
+    at = row * words + block * 16 + tl.arange(0, 16)[None, :]
+    return tl.load(w + at, mask=inside, other=0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _scales_at(scales, own, block, inside, scale_columns, GROUP: tl.constexpr):
+    """Scales of the block's four groups, [WARPS, 16] each."""
+    if GROUP >= 128:
+        at = scales + own * scale_columns + block // (GROUP // 128)
+        s0 = tl.load(at, mask=inside, other=0.0)
+        return s0, s0, s0, s0
+    else:
+        at = scales + own * scale_columns + block * (128 // GROUP)
+        s0 = tl.load(at, mask=inside, other=0.0)
+        s1 = tl.load(at + 32 // GROUP, mask=inside, other=0.0)
+        s2 = tl.load(at + 64 // GROUP, mask=inside, other=0.0)
+        s3 = tl.load(at + 96 // GROUP, mask=inside, other=0.0)
+        return s0, s1, s2, s3
+
+
+@triton.jit
 def _rows(
-    total, w, scales, zeros, x0, x1, x2, x3, row, own, block, own_block, blocks, words,
-    scale_columns, nothing,
+    total, word, s0, s1, s2, s3, x0, x1, x2, x3, zeros, row, block, inside, scale_columns, nothing,
     ZERO: tl.constexpr, GROUP: tl.constexpr, WARPS: tl.constexpr, WIDTH: tl.constexpr,
     CODE: tl.constexpr, BRAIN: tl.constexpr,
 ):  # fmt: skip
-    """Adds a block of 128 codes of 16 rows, each warp its own block."""
-    inside = block < blocks
-    column = tl.arange(0, 16)[None, :]
-    at = row * words + block * 16 + column
-    word = tl.load(w + at, mask=inside, other=0, eviction_policy="evict_first")
+    """Adds a block's products."""
     w0, w1, w2, w3 = _quarter(word, 16 * WARPS, 4)
-    here = scales + own * scale_columns
-    held = own_block < blocks
     # A run-time 0 keeps the four equal addresses apart for the compiler, which lays them out then.
     of_row = row * scale_columns + tl.arange(0, 4)[None, :] * nothing
     if GROUP >= 128:
         zero = _zero_at(zeros, of_row + block // (GROUP // 128), inside, ZERO)
-        scale = tl.load(here + own_block // (GROUP // 128), mask=held, other=0.0)
         part = tl.dot(_left(w0, zero, WARPS, WIDTH, CODE, BRAIN), x0)
         part = tl.dot(_left(w1, zero, WARPS, WIDTH, CODE, BRAIN), x1, part)
         part = tl.dot(_left(w2, zero, WARPS, WIDTH, CODE, BRAIN), x2, part)
         part = tl.dot(_left(w3, zero, WARPS, WIDTH, CODE, BRAIN), x3, part)
-        total += part * scale.to(tl.float32)[:, :, None]
+        total += part * s0.to(tl.float32)[:, :, None]
     else:
         of_row += block * (128 // GROUP)
-        here += own_block * (128 // GROUP)
         zero = _zero_at(zeros, of_row, inside, ZERO)
-        scale = tl.load(here, mask=held, other=0.0).to(tl.float32)
         part = tl.dot(_left(w0, zero, WARPS, WIDTH, CODE, BRAIN), x0)
-        total += part * scale[:, :, None]
+        total += part * s0.to(tl.float32)[:, :, None]
         zero = _zero_at(zeros, of_row + 32 // GROUP, inside, ZERO)
-        scale = tl.load(here + 32 // GROUP, mask=held, other=0.0).to(tl.float32)
         part = tl.dot(_left(w1, zero, WARPS, WIDTH, CODE, BRAIN), x1)
-        total += part * scale[:, :, None]
+        total += part * s1.to(tl.float32)[:, :, None]
         zero = _zero_at(zeros, of_row + 64 // GROUP, inside, ZERO)
-        scale = tl.load(here + 64 // GROUP, mask=held, other=0.0).to(tl.float32)
         part = tl.dot(_left(w2, zero, WARPS, WIDTH, CODE, BRAIN), x2)
-        total += part * scale[:, :, None]
+        total += part * s2.to(tl.float32)[:, :, None]
         zero = _zero_at(zeros, of_row + 96 // GROUP, inside, ZERO)
-        scale = tl.load(here + 96 // GROUP, mask=held, other=0.0).to(tl.float32)
         part = tl.dot(_left(w3, zero, WARPS, WIDTH, CODE, BRAIN), x3)
-        total += part * scale[:, :, None]
+        total += part * s3.to(tl.float32)[:, :, None]
     return total
 
 
@@ -149,6 +159,7 @@ def matrix(
     BRAIN: tl.constexpr,
     WARPS: tl.constexpr,
     REPEAT: tl.constexpr,  # of 16 rows: 1 or 2
+    AHEAD: tl.constexpr,
     UNROLL: tl.constexpr,
     TOKENS: tl.constexpr,
     STAGES: tl.constexpr,
@@ -169,27 +180,54 @@ def matrix(
     row_b, own_b = tl.minimum(row + 16, N - 1), tl.minimum(own + 16, N - 1)
     total_a = tl.zeros((WARPS, 16, TOKENS), tl.float32)
     total_b = tl.zeros((WARPS, 16, TOKENS), tl.float32)
-    for base in tl.range(0, share, UNROLL, num_stages=STAGES):
-        for unrolled in tl.static_range(UNROLL):
-            # Beyond a share's end lies the next warp's: its activations are left out.
-            step = base + unrolled
-            block = part * share + step
-            own_block = warp * share + step
-            at = px + (token_part * share + step) * 128
-            inside = (token < M) & (token_part * share + step < blocks) & (step < share)
-            x0 = _right(tl.load(at, mask=inside, other=0.0), WARPS, TOKENS, WIDTH)
-            x1 = _right(tl.load(at + 32, mask=inside, other=0.0), WARPS, TOKENS, WIDTH)
-            x2 = _right(tl.load(at + 64, mask=inside, other=0.0), WARPS, TOKENS, WIDTH)
-            x3 = _right(tl.load(at + 96, mask=inside, other=0.0), WARPS, TOKENS, WIDTH)
-            total_a = _rows(
-                total_a, w, scales, zeros, x0, x1, x2, x3, row_a, own_a, block, own_block, blocks,
-                words, scale_columns, nothing, ZERO, GROUP, WARPS, WIDTH, CODE, BRAIN,
-            )  # fmt: skip
+    # Scales of a step are loaded a step ahead: the compiler would put them behind the words' use,
+    # and wait for memory twice. With AHEAD the words are, too.
+    held = warp * share < blocks
+    a0, a1, a2, a3 = _scales_at(scales, own_a, warp * share, held, scale_columns, GROUP)
+    if REPEAT == 2:
+        b0, b1, b2, b3 = _scales_at(scales, own_b, warp * share, held, scale_columns, GROUP)
+    if AHEAD:
+        word_a = _words_at(w, row_a, part * share, part * share < blocks, words)
+        if REPEAT == 2:
+            word_b = _words_at(w, row_b, part * share, part * share < blocks, words)
+    for step in tl.range(0, share, num_stages=STAGES, loop_unroll_factor=UNROLL):
+        block = part * share + step
+        inside = block < blocks
+        if not AHEAD:
+            word_a = _words_at(w, row_a, block, inside, words)
             if REPEAT == 2:
-                total_b = _rows(
-                    total_b, w, scales, zeros, x0, x1, x2, x3, row_b, own_b, block, own_block,
-                    blocks, words, scale_columns, nothing, ZERO, GROUP, WARPS, WIDTH, CODE, BRAIN,
-                )  # fmt: skip
+                word_b = _words_at(w, row_b, block, inside, words)
+        else:
+            more = (step + 1 < share) & (block + 1 < blocks)
+            next_word_a = _words_at(w, row_a, block + 1, more, words)
+            if REPEAT == 2:
+                next_word_b = _words_at(w, row_b, block + 1, more, words)
+        at = px + (token_part * share + step) * 128
+        given = (token < M) & (token_part * share + step < blocks)
+        x0 = _right(tl.load(at, mask=given, other=0.0), WARPS, TOKENS, WIDTH)
+        x1 = _right(tl.load(at + 32, mask=given, other=0.0), WARPS, TOKENS, WIDTH)
+        x2 = _right(tl.load(at + 64, mask=given, other=0.0), WARPS, TOKENS, WIDTH)
+        x3 = _right(tl.load(at + 96, mask=given, other=0.0), WARPS, TOKENS, WIDTH)
+        next_block = warp * share + step + 1
+        held = (step + 1 < share) & (next_block < blocks)
+        na0, na1, na2, na3 = _scales_at(scales, own_a, next_block, held, scale_columns, GROUP)
+        if REPEAT == 2:
+            nb0, nb1, nb2, nb3 = _scales_at(scales, own_b, next_block, held, scale_columns, GROUP)
+        total_a = _rows(
+            total_a, word_a, a0, a1, a2, a3, x0, x1, x2, x3, zeros, row_a, block, inside,
+            scale_columns, nothing, ZERO, GROUP, WARPS, WIDTH, CODE, BRAIN,
+        )  # fmt: skip
+        a0, a1, a2, a3 = na0, na1, na2, na3
+        if REPEAT == 2:
+            total_b = _rows(
+                total_b, word_b, b0, b1, b2, b3, x0, x1, x2, x3, zeros, row_b, block, inside,
+                scale_columns, nothing, ZERO, GROUP, WARPS, WIDTH, CODE, BRAIN,
+            )  # fmt: skip
+            b0, b1, b2, b3 = nb0, nb1, nb2, nb3
+        if AHEAD:
+            word_a = next_word_a
+            if REPEAT == 2:
+                word_b = next_word_b
     _finish(total_a, bias, out, first, M, N, out_stride, TOKENS)
     if REPEAT == 2:
         _finish(total_b, bias, out, first + 16, M, N, out_stride, TOKENS)

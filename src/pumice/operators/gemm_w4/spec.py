@@ -1,4 +1,4 @@
-"""gemm_w4: x · dequantize(w)ᵀ (+ bias) with 4-bit weights and 16-bit activations; dequantize_w4.
+"""gemm_w4: x · dequantize(w)ᵀ (+ bias) with 4-bit weights and 16-bit activations.
 
 attrs: group (of codes along K that share a scale: a multiple of 32); zero (the code of weight 0
 where no `zeros` are given: 7 for q4f16_1, 8 for symmetric GPTQ); packing, "rows" or "blocks", as in
@@ -13,7 +13,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pumice.dtypes import numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.gemm_w4.layout import dequantize, pack
 from pumice.operators.triton.plan import Problem, TensorSpec, Work
@@ -21,15 +20,16 @@ from pumice.operators.triton.plan import Problem, TensorSpec, Work
 Case = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-def _weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def dense_weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """float64[N, K]."""
     zeros = inputs.get("zeros", int(attrs["zero"]))
-    return dequantize(inputs["w"], inputs["scales"], zeros, str(attrs["packing"]))
+    return dequantize(inputs["w"], inputs["scales"], zeros, str(attrs.get("packing", "rows")))
 
 
 def reference(
     attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    out = inputs["x"].astype(np.float64) @ _weight(attrs, inputs).T
+    out = inputs["x"].astype(np.float64) @ dense_weight(attrs, inputs).T
     if "bias" in inputs:
         out = out + inputs["bias"].astype(np.float64)
     return {"out": out.astype(np.float32).astype(inputs["x"].dtype)}
@@ -147,56 +147,4 @@ SPEC = OperatorSpec(
     ),
     output_specs=output_specs,
     work=work,
-)  # fmt: skip
-
-
-def dequantize_reference(
-    attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
-) -> Mapping[str, np.ndarray]:
-    weight = _weight(attrs, inputs).astype(np.float32)
-    return {"out": weight.astype(numpy_dtype(str(attrs["out_dtype"])))}
-
-
-def dequantize_specs(
-    attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
-) -> Mapping[str, TensorSpec]:
-    n, words = specs["w"].shape
-    return {"out": TensorSpec((n, words * 8), str(attrs["out_dtype"]))}
-
-
-def dequantize_cases(rng: np.random.Generator) -> list[Case]:
-    found: list[Case] = []
-    for n, k, group, zeros, dtype, packing in (
-        (5, 96, 32, False, "float16", "rows"),
-        (0, 64, 32, False, "float16", "rows"),
-        (9, 256, 32, False, "float16", "blocks"),
-        (33, 384, 128, True, "bfloat16", "blocks"),
-    ):
-        attrs = {"group": group, "zero": 7, "out_dtype": dtype, "packing": packing}
-        found.append((attrs, make_weight(rng, n, k, group, zeros, packing)))
-    return found
-
-
-DEQUANTIZE_BENCH = tuple(
-    (
-        f"{n}x{k}",
-        {"group": 32, "zero": 7, "out_dtype": "float16", "packing": "blocks"},
-        weight_specs(n, k, 32, False),
-    )
-    for n, k in LLAMA2_7B[:4]
-)
-DEQUANTIZE_SPEC = OperatorSpec(
-    name="dequantize_w4",
-    formula="out[n, k] = (code[n, k] − zero) · scale[n, k / group]",
-    axes={"N": "outputs", "K": "inputs", "G": "groups along K"},
-    inputs={
-        "w": "int32[N, K/8]", "scales": "float16[N, G]", "zeros": "uint8[N, G] (optional)",
-    },
-    outputs={"out": "float16 or bfloat16 [N, K]"},
-    reference=dequantize_reference,
-    tolerance={"float16": 1e-3, "bfloat16": 5e-3},
-    cases=dequantize_cases,
-    triton_kernels=("pumice.operators.gemm_w4.triton_plan:Dequantize",),
-    output_specs=dequantize_specs,
-    work=lambda problem: Work(sum(spec.nbytes for spec in problem.tensors.values())),
 )  # fmt: skip

@@ -18,8 +18,8 @@ from pumice.targets import Target
 
 MOST_TOKENS = 16  # of the kernel on vector units
 _FLOATS = ("float16", "bfloat16")
-# (tokens, outputs, K, warps, stages) of tiles for many tokens, with wgmma and without. Blocks of 128
-# along K are those for weights packed in "blocks".
+# (tokens, outputs, K, warps, stages) of tiles for many tokens, with wgmma and without. Weights
+# packed in "blocks" need 128 along K.
 _TILES = {
     True: (
         (128, 128, 128, 8, 2), (128, 128, 64, 8, 3), (128, 128, 128, 8, 3), (256, 128, 128, 8, 2),
@@ -42,7 +42,7 @@ def weight_reason(operator: str, problem: Problem, target: Target) -> str | None
     k = w.shape[1] * 8
     if group % 32 or group & (group - 1) or k % group:
         return f"{operator}: group {group} must be 32, 64, 128 … and divide K = {k}"
-    packing = problem.attrs["packing"]
+    packing = problem.attrs.get("packing", "rows")
     if packing not in ("rows", "blocks") or (packing == "blocks" and k % 128):
         return f"{operator}: packing {packing!r} must be 'rows', or 'blocks' where 128 divides K"
     for name, dtype in (("scales", "float16"), ("zeros", "uint8")):
@@ -80,7 +80,7 @@ def instructions(target: Target) -> int:
 
 
 def _blocks(problem: Problem) -> bool:
-    return bool(problem.attrs["packing"] == "blocks")
+    return bool(problem.attrs.get("packing", "rows") == "blocks")
 
 
 def _common(problem: Problem) -> tuple[dict[str, str | int | float], dict[str, Any]]:
@@ -104,8 +104,8 @@ def _bias(problem: Problem, arguments: dict[str, Any], constants: dict[str, Any]
 
 class Matrix:
     """Up to 16 tokens on matrix units, from weights packed in blocks. config: warps that share K
-    for the same rows, 16 rows repeated, blocks of 128 codes a step, stages of asynchronous
-    copies (1: straight to registers)."""
+    for the same rows; how often 16 rows; whether words are loaded a step ahead; steps unrolled;
+    stages of asynchronous copies (1: straight to registers)."""
 
     name = "gemm_w4.triton.matrix"
 
@@ -121,18 +121,18 @@ class Matrix:
         return None
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        n, words = problem["w"].shape
-        blocks = words // 16
+        blocks = problem["w"].shape[1] // 16
         found: list[Config] = []
-        for warps, repeat, unroll, stages in (
-            (4, 1, 2, 1), (4, 2, 1, 1), (4, 1, 1, 1), (8, 1, 1, 1), (8, 1, 2, 1), (8, 2, 1, 1),
-            (4, 2, 2, 1), (4, 1, 4, 1), (16, 1, 1, 1), (16, 1, 2, 1), (2, 1, 4, 1), (2, 2, 2, 1),
-            (4, 1, 1, 4), (4, 2, 1, 3), (8, 1, 1, 3), (4, 1, 1, 6), (2, 1, 1, 6), (4, 1, 2, 3),
+        for warps, repeat, ahead, unroll, stages in (
+            (4, 1, 1, 1, 1), (4, 1, 0, 1, 1), (4, 2, 1, 1, 1), (8, 1, 0, 1, 1), (8, 1, 1, 1, 1),
+            (4, 1, 0, 2, 1), (4, 1, 1, 2, 1), (8, 1, 0, 2, 1), (4, 2, 0, 1, 1), (16, 1, 0, 1, 1),
+            (16, 1, 1, 1, 1), (2, 1, 1, 2, 1), (2, 2, 1, 1, 1), (8, 2, 0, 1, 1), (4, 1, 0, 4, 1),
+            (4, 1, 0, 1, 3), (4, 1, 0, 1, 5), (4, 2, 0, 1, 3), (8, 1, 0, 1, 3), (2, 1, 0, 1, 5),
         ):  # fmt: skip
             if warps * unroll <= blocks:
-                values = (("warps", warps), ("repeat", repeat), ("unroll", unroll))
-                found.append(dict(values) | {"stages": stages})
-        return found or [{"warps": 1, "repeat": 1, "unroll": 1, "stages": 1}]
+                values = (("warps", warps), ("repeat", repeat), ("ahead", ahead))
+                found.append(dict(values) | {"unroll": unroll, "stages": stages})
+        return found or [{"warps": 1, "repeat": 1, "ahead": 0, "unroll": 1, "stages": 1}]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.gemm_w4.kernel_matrix_triton import matrix
@@ -150,7 +150,7 @@ class Matrix:
         constants |= {
             "GROUP": int(problem.attrs["group"]), "CODE": config.get("code", 1),
             "BRAIN": problem["x"].dtype == "bfloat16", "WARPS": config["warps"],
-            "REPEAT": config["repeat"], "UNROLL": config["unroll"],
+            "REPEAT": config["repeat"], "AHEAD": bool(config["ahead"]), "UNROLL": config["unroll"],
             "TOKENS": 8 if tokens <= 8 else 16, "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(n, 16 * config["repeat"]), 1, 1)
@@ -168,7 +168,7 @@ class Gemv:
         if (reason := gemm_reason(problem, target)) is not None:
             return reason
         x = problem["x"]
-        if problem.attrs["packing"] != "rows":
+        if problem.attrs.get("packing", "rows") != "rows":
             return "gemm_w4: this kernel reads weights packed in 'rows'"
         if x.shape[0] > MOST_TOKENS:
             return f"gemm_w4: {x.shape[0]} tokens; this kernel takes up to {MOST_TOKENS}"

@@ -1,9 +1,7 @@
-"""quantize_fp8: rows to 8-bit floats or int8 with float32 scales, and dequantize_fp8 back.
+"""quantize_fp8: rows to 8-bit floats or int8 with float32 scales.
 
-attrs of quantize_fp8: quantize "tensor" (one scale: the given `scale`, else found), "token",
+attrs: quantize "tensor" (one scale: the given `scale`, else found), "token",
 "group" (128 along the row); out_dtype, power_of_two as in `rows.py`.
-attrs of dequantize_fp8: out_dtype; row_group, column_group: rows and columns that share a scale, 0
-for all of them (DeepSeek-V3's weights: 128, 128).
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pumice.dtypes import numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.quantize_fp8.rows import quantize_rows, row_outputs, scales_of, to_codes
 from pumice.operators.triton.plan import Problem, TensorSpec, Work
@@ -98,7 +95,7 @@ BENCH = (
     _bench(4096, 8192, "tensor"),
 )
 
-_TOLERANCE = {
+TOLERANCE = {
     "float32": 1e-6, "float16": 1e-3, "bfloat16": 5e-3, "int8": 5e-3,
     "float8_e4m3fn": 5e-3, "float8_e4m3fnuz": 5e-3,
 }  # fmt: skip
@@ -110,7 +107,7 @@ SPEC = OperatorSpec(
     inputs={"x": "float[T, H]", "scale": "float32[1] (optional: static, a tensor)"},
     outputs={"out": "float8 or int8 [T, H]", "scales": "float32[T, G], [1] for a tensor"},
     reference=reference,
-    tolerance=_TOLERANCE,
+    tolerance=TOLERANCE,
     cases=cases,
     triton_kernels=(
         "pumice.operators.quantize_fp8.triton_plan:MapTiles",
@@ -119,66 +116,4 @@ SPEC = OperatorSpec(
     ),
     output_specs=output_specs,
     work=work,
-)
-
-
-def dequantize(
-    attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
-) -> Mapping[str, np.ndarray]:
-    x, scales = inputs["x"].astype(np.float64), inputs["scales"].astype(np.float64)
-    rows, width = x.shape
-    row = np.arange(rows) // (attrs["row_group"] or max(rows, 1))
-    column = np.arange(width) // (attrs["column_group"] or max(width, 1))
-    value = x * scales[row[:, None], column[None, :]]
-    return {"out": value.astype(np.float32).astype(numpy_dtype(str(attrs["out_dtype"])))}
-
-
-def dequantize_specs(
-    attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
-) -> Mapping[str, TensorSpec]:
-    return {"out": TensorSpec(specs["x"].shape, str(attrs["out_dtype"]))}
-
-
-def dequantize_cases(rng: np.random.Generator) -> list[Case]:
-    found: list[Case] = []
-    for rows, width, row_group, column_group, name in (
-        (5, 123, 1, 0, "int8"),
-        (0, 128, 1, 0, "int8"),
-        (130, 300, 128, 128, "float8_e4m3fn"),
-        (3, 769, 1, 128, "float8_e4m3fn"),
-        (7, 40, 0, 0, "float8_e4m3fnuz"),
-    ):
-        codes = to_codes(rng.standard_normal((rows, width)) * 60, name)
-        shape = (
-            -(-rows // (row_group or max(rows, 1))), -(-width // (column_group or width)),
-        )  # fmt: skip
-        scales = rng.random(shape, np.float32) + np.float32(0.1)
-        for out in ("bfloat16", "float16"):
-            attrs = {"out_dtype": out, "row_group": row_group, "column_group": column_group}
-            found.append((attrs, {"x": codes, "scales": scales}))
-    return found
-
-
-DEQUANTIZE_SPEC = OperatorSpec(
-    name="dequantize_fp8",
-    formula="out[t, h] = x[t, h] · scales[t / row_group, h / column_group]",
-    axes={"T": "rows", "H": "width"},
-    inputs={"x": "float8 or int8 [T, H]", "scales": "float32[⌈T / rows⌉, ⌈H / columns⌉]"},
-    outputs={"out": "float[T, H]"},
-    reference=dequantize,
-    tolerance=_TOLERANCE,
-    cases=dequantize_cases,
-    triton_kernels=("pumice.operators.quantize_fp8.triton_plan:DequantizeTiles",),
-    output_specs=dequantize_specs,
-    work=work,
-)
-DEQUANTIZE_BENCH = (
-    (
-        "blocks of 128 7168x18432",  # DeepSeek-V3
-        {"out_dtype": "bfloat16", "row_group": 128, "column_group": 128},
-        {
-            "x": TensorSpec((7168, 18432), "float8_e4m3fn"),
-            "scales": TensorSpec((56, 144), "float32"),
-        },
-    ),
 )

@@ -8,7 +8,8 @@ import pytest
 from triton_code import compiled, problem_of
 
 from pumice.operators.activation_mul.spec import SPEC as ACTIVATION
-from pumice.operators.quantize_fp8.spec import DEQUANTIZE_SPEC, SPEC
+from pumice.operators.quantize_fp8.dequantize_spec import SPEC as DEQUANTIZE_SPEC
+from pumice.operators.quantize_fp8.spec import SPEC
 from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.plan import TensorSpec
 from pumice.targets import GPU_TARGETS, Target, get_target

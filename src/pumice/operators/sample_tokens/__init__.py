@@ -1,0 +1,1 @@
+"""The next tokens from logits, on GPUs."""

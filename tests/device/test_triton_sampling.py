@@ -1,0 +1,86 @@
+"""sample_tokens, softmax and token_embedding in Triton's interpreter, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from triton_cases import check, runs
+from triton_harness import run_case
+
+from pumice.operators.registry import get_spec, triton_kernels_of
+from pumice.operators.sample_tokens.philox import philox, uniform
+from pumice.operators.triton.plan import Problem, TensorSpec
+from pumice.targets import get_target
+
+HOPPER = get_target("sm_90")
+SPECS = [get_spec(name) for name in ("sample_tokens", "softmax", "token_embedding")]
+RUNS = [(label, spec, *rest) for spec in SPECS for label, *rest in runs(spec, (HOPPER,))]
+SAMPLE = get_spec("sample_tokens")
+(SAMPLER,) = triton_kernels_of("sample_tokens")
+
+
+@pytest.mark.parametrize("run", RUNS, ids=[run[0] for run in RUNS])
+def test_case(run: Any) -> None:
+    check(*run[1:])
+
+
+def test_several_blocks() -> None:
+    for spec, config in ((SPECS[0], {"block": 256, "warps": 4}),):
+        for attrs, inputs in spec.cases(np.random.default_rng(5))[5:8]:
+            check(spec, triton_kernels_of(spec.name)[0], attrs, inputs, HOPPER, config)
+    for attrs, inputs in SPECS[1].cases(np.random.default_rng(5)):
+        config = {"rows": 2, "block": 128, "warps": 4}
+        check(SPECS[1], triton_kernels_of("softmax")[0], attrs, inputs, HOPPER, config)
+
+
+def test_philox_known_answer() -> None:
+    """The first word of Random123's known answers for a counter and key of zeros."""
+    assert int(philox(np.array([0]), np.array([0]))[0]) == 0x6627E8D5
+    u = uniform(philox(np.arange(4000), np.arange(4000) * 7))
+    assert 0 <= u.min() and u.max() < 1 and abs(float(u.mean()) - 0.5) < 0.02
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    rng = np.random.default_rng(9)
+    rows, vocabulary = 4, 200
+    inputs = {
+        "logits": rng.standard_normal((rows, vocabulary)).astype(np.float32),
+        "temperature": np.full(rows, 0.9, np.float32),
+        "seeds": np.arange(rows, dtype=np.int64),
+        "positions": np.arange(rows, dtype=np.int32),
+        "top_p": np.full(rows, 0.8, np.float32),
+    }
+    together = run_case(SAMPLE, SAMPLER, {}, inputs, HOPPER)["tokens"]
+    for row in range(rows):
+        alone = {name: array[row : row + 1].copy() for name, array in inputs.items()}
+        assert run_case(SAMPLE, SAMPLER, {}, alone, HOPPER)["tokens"][0] == together[row]
+
+
+def test_draws_follow_the_probabilities() -> None:
+    """The reference itself: 3000 seeds over five tokens, one of them cut off by top-k."""
+    probabilities = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
+    n = 3000
+    inputs = {
+        "logits": np.tile(np.log(probabilities), (n, 1)).astype(np.float32),
+        "temperature": np.ones(n, np.float32),
+        "seeds": np.arange(n, dtype=np.int64),
+        "positions": np.zeros(n, np.int32),
+        "top_k": np.full(n, 4, np.int32),
+    }
+    tokens = SAMPLE.reference({}, inputs)["tokens"]
+    shares = np.bincount(tokens, minlength=5) / n
+    expected = np.append(probabilities[:4] / probabilities[:4].sum(), 0)
+    assert np.abs(shares - expected).max() < 0.03
+
+
+def test_refusals_say_what_is_allowed() -> None:
+    logits = {"logits": TensorSpec((2, 50), "float32")}
+
+    def reason(**tensors: TensorSpec) -> str:
+        return str(SAMPLER.supports(Problem("sample_tokens", {**logits, **tensors}), HOPPER))
+
+    assert "go together" in reason(temperature=TensorSpec((2,), "float32"))
+    assert "need a temperature" in reason(top_k=TensorSpec((2,), "int32"))
+    assert "not int32(2,)" in reason(top_k=TensorSpec((2,), "int64"))
