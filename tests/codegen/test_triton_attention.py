@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from triton_code import compiled, problem_of
 
 from pumice.operators.flash_attention.spec import BENCH as FLASH
 from pumice.operators.mla_decode.spec import BENCH as MLA
@@ -14,7 +15,6 @@ from pumice.operators.paged_attention.spec import BENCH as DECODE
 from pumice.operators.paged_prefill.spec import BENCH as PREFILL
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.rope_cache.spec import BENCH as ROPE
-from pumice.operators.triton.build import Binary, build_plan
 from pumice.operators.triton.plan import Problem
 from pumice.targets import GPU_TARGETS, Target
 
@@ -45,24 +45,7 @@ SOME = [
 
 def problem(operator: str, label: str) -> Problem:
     ((attrs, tensors),) = [row[1:] for row in BENCH[operator] if row[0] == label]
-    outputs = get_spec(operator).output_specs
-    assert outputs is not None
-    return Problem(operator, {**tensors, **outputs(attrs, tensors)}, attrs)
-
-
-def count(text: str, name: str) -> int:
-    """A figure of the metadata of AMD's assembly."""
-    found = re.search(rf"\.{name}:\s+(\d+)", text)
-    assert found is not None
-    return int(found[1])
-
-
-def check(binary: Binary, target: Target) -> None:
-    assert binary.shared_bytes <= target.shared_bytes
-    assert binary.threads <= 1024
-    if target.api == "rocm":
-        for name in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
-            assert count(binary.assembly, name) == 0, name
+    return problem_of(get_spec(operator), attrs, tensors)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -94,19 +77,14 @@ def test_rope(name: str) -> None:
     """8-bit values are converted in software where there is no instruction."""
     case = problem("rope_cache", "Llama-3-8B 8192 tokens, fp8 cache")
     (kernel,) = triton_kernels_of("rope_cache")
-    plan = kernel.plan(case, TARGETS[name], kernel.configs(case, TARGETS[name])[0])
-    for binary in build_plan(case, plan, TARGETS[name]):
-        check(binary, TARGETS[name])
+    compiled(kernel, case, TARGETS[name])
 
 
 def compile_favourite(target: Target, operator: str, label: str, rows: int = 0) -> None:
     case = problem(operator, label)
     (kernel,) = triton_kernels_of(operator)
-    assert kernel.supports(case, target) is None
     config = kernel.configs(case, target)[0]
-    binaries = build_plan(case, kernel.plan(case, target, config), target)
-    for binary in binaries:
-        check(binary, target)
+    binaries = compiled(kernel, case, target, config)
     # Sixteen rows are too few for a warpgroup's product.
     small = (rows or config["BLOCK_M"]) < 64 and target.matrix_unit in ("wgmma", "tcgen05")
     unit: Any = "mma" if small else target.matrix_unit
