@@ -110,6 +110,30 @@ def main() -> None:
     head = device.read(buffers[2].address, (BLOCK,), np.float32)
     check("a graph's results", bool(np.array_equal(head, (x + y)[:BLOCK])))
 
+    blocks = function.blocks_per_unit(THREADS)
+    check(f"{blocks} blocks on each of {p.units} units", blocks > 0)
+    together = Launch(
+        function, arguments, (blocks * p.units, 1, 1), (THREADS, 1, 1), cooperative=True
+    )
+    together.issue(stream)
+    stream.synchronize()
+    check(f"a cooperative launch of {blocks * p.units} blocks", True)
+    crowd = Launch(
+        function, arguments, (blocks * p.units + 1, 1, 1), (THREADS, 1, 1), cooperative=True
+    )
+    fails("one block more", lambda: crowd.issue(stream), DeviceError,
+          "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE")  # fmt: skip
+    early = Launch(function, small, (1, 1, 1), (THREADS, 1, 1), programmatic=True)
+
+    def early_chain() -> None:
+        for _ in range(CHAIN):
+            early.issue(stream)
+
+    early_graph = device.capture(stream, early_chain)
+    early_graph.launch(stream)
+    stream.synchronize()
+    check(f"a graph of {early_graph.nodes} programmatic launches", early_graph.nodes == CHAIN)
+
     side = device.stream()
     fork, join = device.event(timed=False), device.event(timed=False)
 
@@ -146,6 +170,8 @@ def main() -> None:
     times["launches_us_each"] = 1000 * device_ms(device, stream, chain, 20) / CHAIN
     graph_ms = device_ms(device, stream, lambda: graph.launch(stream), 20)
     times["graph_nodes_us_each"] = 1000 * graph_ms / CHAIN
+    early_ms = device_ms(device, stream, lambda: early_graph.launch(stream), 20)
+    times["graph_programmatic_us_each"] = 1000 * early_ms / CHAIN
     begin = time.perf_counter()
     for _ in range(CHAIN):
         tiny.issue(stream)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pumice.cli.settings import Settings
+from pumice.settings import Settings
 from pumice.weights.hub import resolve
 
 

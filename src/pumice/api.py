@@ -15,7 +15,7 @@ DEFAULT_MODEL = "smollm2-135m"
 
 def default_cache_dir() -> Path:
     """Where downloads and compiled models are kept when nobody says otherwise."""
-    from pumice.cli.settings import Settings
+    from pumice.settings import Settings
 
     return Settings.from_environment().cache_dir
 

@@ -36,7 +36,7 @@ class PrepareSettings:
     quantization: str | None = None  # None: as the file has it (a float checkpoint becomes q4f16_1)
     activations: str = "int16"
     max_tokens: int = 512
-    max_sequences: int = 16
+    max_sequences: int = 64
     max_rows: int = 64
     block_size: int = 32
     workers: int | None = None

@@ -55,7 +55,8 @@ def check_resources(binary: Binary, target: Target, what: object) -> None:
         assert len(counts) >= 3
         assert set(counts) == {"0"}, (what, counts)
     else:
-        assert _stack_bytes(binary) == 0, what
+        # ptxas takes 8 bytes for some kernels that are far from the limit: no spill.
+        assert _stack_bytes(binary) <= 8, (what, _stack_bytes(binary))
 
 
 def check_plan(

@@ -9,29 +9,36 @@ from typing import Any
 import pytest
 
 from pumice.operators.flash_attention.spec import BENCH as FLASH
+from pumice.operators.mla_decode.spec import BENCH as MLA
 from pumice.operators.paged_attention.spec import BENCH as DECODE
 from pumice.operators.paged_prefill.spec import BENCH as PREFILL
 from pumice.operators.registry import get_spec, triton_kernels_of
+from pumice.operators.rope_cache.spec import BENCH as ROPE
 from pumice.operators.triton.build import Binary, build_plan
 from pumice.operators.triton.plan import Problem
 from pumice.targets import GPU_TARGETS, Target
 
 MATRIX = {
-    "mfma": r"\tv_mfma_f32_\w*bf16",
-    "wmma": r"\tv_wmma_f32_16x16x16_bf16",
+    "mfma": r"\tv_mfma_f32_\w*f16",
+    "wmma": r"\tv_wmma_f32_16x16x16_b?f16",
     "mma": r"\tmma\.sync\.",
     "wgmma": r"\twgmma\.mma_async\.",
     "tcgen05": r"tcgen05\.mma\.",
 }
 TARGETS = {target.name: target for target in GPU_TARGETS}
-BENCH = {"flash_attention": FLASH, "paged_attention": DECODE, "paged_prefill": PREFILL}
+BENCH = {
+    "mla_decode": MLA,
+    "flash_attention": FLASH,
+    "paged_attention": DECODE,
+    "paged_prefill": PREFILL,
+    "rope_cache": ROPE,
+}
 EVERY = [
     ("flash_attention", "Llama-3-8B 4×4096"),
     ("paged_attention", "Llama-3-8B 32×4096"),
 ]
 SOME = [
     ("flash_attention", "head 64 4×4096"),
-    ("flash_attention", "DeepSeek-V3 prefill 1×4096"),
     ("paged_attention", "Llama-3-8B 32×4096, fp8 cache"),
     ("paged_prefill", "Llama-3-8B 4×2048 of 2048"),
 ]
@@ -71,7 +78,29 @@ def test_some_targets(name: str, operator: str, label: str) -> None:
     compile_favourite(TARGETS[name], operator, label)
 
 
-def compile_favourite(target: Target, operator: str, label: str) -> None:
+@pytest.mark.parametrize("name", ["gfx90a", "gfx942", "gfx950", "sm_80", "sm_90"])
+def test_latent_cache(name: str) -> None:
+    """16 heads are columns of the matrix unit, so that a warpgroup's product serves them."""
+    compile_favourite(TARGETS[name], "mla_decode", "DeepSeek-V3 16 heads 128×4096", rows=64)
+
+
+@pytest.mark.parametrize("name", ["gfx942", "gfx1201", "sm_90"])
+def test_wide_heads(name: str) -> None:
+    """192 columns of keys, 128 of values."""
+    compile_favourite(TARGETS[name], "flash_attention", "DeepSeek-V3 prefill 1×4096")
+
+
+@pytest.mark.parametrize("name", ["gfx90a", "gfx942", "gfx1100", "gfx1201", "sm_90"])
+def test_rope(name: str) -> None:
+    """8-bit values are converted in software where there is no instruction."""
+    case = problem("rope_cache", "Llama-3-8B 8192 tokens, fp8 cache")
+    (kernel,) = triton_kernels_of("rope_cache")
+    plan = kernel.plan(case, TARGETS[name], kernel.configs(case, TARGETS[name])[0])
+    for binary in build_plan(case, plan, TARGETS[name]):
+        check(binary, TARGETS[name])
+
+
+def compile_favourite(target: Target, operator: str, label: str, rows: int = 0) -> None:
     case = problem(operator, label)
     (kernel,) = triton_kernels_of(operator)
     assert kernel.supports(case, target) is None
@@ -80,6 +109,6 @@ def compile_favourite(target: Target, operator: str, label: str) -> None:
     for binary in binaries:
         check(binary, target)
     # Sixteen rows are too few for a warpgroup's product.
-    small = config["BLOCK_M"] < 64 and target.matrix_unit in ("wgmma", "tcgen05")
+    small = (rows or config["BLOCK_M"]) < 64 and target.matrix_unit in ("wgmma", "tcgen05")
     unit: Any = "mma" if small else target.matrix_unit
     assert re.search(MATRIX[unit], binaries[0].assembly)

@@ -85,16 +85,28 @@ def test_accelerate_on_a_gpu() -> None:
     assert after <= 1.2 * before  # as near to float32 as PyTorch's own bfloat16
 
 
-def test_four_bits() -> None:
+@pytest.mark.parametrize("packing", ["rows", "blocks", None])
+def test_four_bits(packing: str | None) -> None:
     layer = nn.Linear(256, 96, bias=False, device="cuda", dtype=torch.float16)
-    quantized = QuantLinear.from_linear(layer)
-    w = quantized.w
-    dense = ops.gemm_w4(
-        torch.eye(256, device="cuda", dtype=torch.float16), w, quantized.scales
-    ).double()
+    quantized = QuantLinear.from_linear(layer, packing=packing)
+    dense = quantized(torch.eye(256, device="cuda", dtype=torch.float16)).double()
     assert relative(dense.t(), layer.weight.detach().double()) < 0.1
     x = torch.randn(5, 256, device="cuda", dtype=torch.float16)
     assert relative(quantized(x), x.double() @ dense) <= 2e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("whole", [True, False])
+def test_scaled_products(dtype: torch.dtype, whole: bool) -> None:
+    torch.manual_seed(0)
+    m, n, k = 33, 257, 512
+    x, w = (torch.randn(rows, k, device="cuda").mul(20).to(dtype) for rows in (m, n))
+    a = torch.rand((), device="cuda") if whole else torch.rand(m, 1, device="cuda")
+    b = torch.rand((), device="cuda") if whole else torch.rand(n, device="cuda")
+    out = tgemm.mm(x, w, None, a, b)
+    columns = b.double() if whole else b.double()[None, :]
+    expected = (x.double() @ w.double().t()) * a.double() * columns
+    assert out.dtype == torch.bfloat16 and relative(out, expected) <= 6e-3
 
 
 def test_many_elements() -> None:

@@ -57,8 +57,26 @@ def _patch_core(language: Any, scope: Any) -> None:
     scope.set_attr(language.dtype, "to_ir", to_ir)
 
 
-_ORIGINAL = {"tensor": interpreter._patch_lang_tensor, "core": interpreter._patch_lang_core}
+def _patch_lang(function: Any) -> Any:
+    """Triton patches its language anew for every call of a nested function, as `tl.max`, and never
+    takes that back. Here once a launch is enough, and `interpret` takes all of it back, last
+    first, so that kernels compile afterwards."""
+    languages = frozenset(
+        name for name, value in function.__globals__.items() if value is tl or value is tl.core
+    )
+    if languages not in _scopes:
+        _scopes[languages] = _ORIGINAL["lang"](function)
+    return interpreter._LangPatchScope()
+
+
+_scopes: dict[frozenset[str], Any] = {}
+_ORIGINAL = {
+    "tensor": interpreter._patch_lang_tensor,
+    "core": interpreter._patch_lang_core,
+    "lang": interpreter._patch_lang,
+}
 _PATCHES = {
+    "_patch_lang": _patch_lang,
     "_convert_float": _convert,
     "_patch_lang_tensor": _patch_tensor,
     "_patch_lang_core": _patch_core,
@@ -139,6 +157,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
             with np.errstate(all="ignore"):  # a GPU does not warn of an infinity either
                 _interpreter(launch.kernel)[launch.grid](**arguments, **launch.constants)
     finally:
+        while _scopes:
+            _scopes.popitem()[1].restore()
         triton.runtime.jit.JITFunction.__call__ = nested
         interpreter.InterpreterBuilder.create_dot = dot
         scope.restore()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -158,6 +159,33 @@ def test_tools_and_back(gpt: openai.OpenAI, choice: Any) -> None:
     messages = [*WEATHER, message.model_dump(), result]
     answer = gpt.chat.completions.create(model=MODEL, messages=messages, max_tokens=30)
     assert answer.choices[0].message.content
+
+
+def test_the_clients_own_helpers(live: tuple[str, Any], gpt: openai.OpenAI) -> None:
+    with gpt.chat.completions.stream(model=MODEL, messages=ASK) as stream:
+        assert sum(event.type == "content.delta" for event in stream) > 3
+        assert stream.get_final_completion().choices[0].message.content == PARIS
+    person: Any = [{"role": "user", "content": "Describe Ava, 25 years."}]
+    told = gpt.responses.parse(model=MODEL, input=person, text_format=Person, max_output_tokens=60)
+    assert told.output_parsed is not None and told.output_parsed.name
+    strict: Any = [openai.pydantic_function_tool(Person, name="person")]
+    may = gpt.chat.completions.create(model=MODEL, messages=person, tools=strict, max_tokens=20)
+    assert may.choices[0].finish_reason in ("stop", "length", "tool_calls")
+
+    async def together() -> set[str | None]:
+        url = live[0]
+        async with (
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as one,
+            anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as other,
+        ):
+            first, second = await asyncio.gather(
+                one.chat.completions.create(model=MODEL, messages=ASK),
+                other.messages.create(model=MODEL, max_tokens=20, messages=ASK),
+            )
+        block: Any = second.content[0]
+        return {first.choices[0].message.content, block.text}
+
+    assert asyncio.run(together()) == {PARIS}
 
 
 def test_completions(gpt: openai.OpenAI) -> None:

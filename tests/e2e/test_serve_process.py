@@ -74,7 +74,8 @@ def test_what_it_prints_and_how_it_ends(model: str) -> None:
         assert run.returncode == 0 and out == b""
         text = err.decode()
         assert f"toy at {url}" in text and f"curl {url}/v1/chat/completions" in text
-        assert re.search(r"\d\d:\d\d:\d\d 127.0.0.1 POST /v1/chat/completions 200 \d", text)
+        line = r"\d\d:\d\d:\d\d 127.0.0.1 POST /v1/chat/completions 200 .* s 37\+8 tokens"
+        assert re.search(line, text)
         assert "Traceback" not in text and "ending" in text
 
 

@@ -13,7 +13,7 @@ def test_a_short_soak(
     smollm2_gguf: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = main(
-        ["--seconds", "8", "--clients", "24", "--model", str(smollm2_gguf), "--",
+        ["--seconds", "8", "--clients", "12", "--model", str(smollm2_gguf), "--",
          "--cache-dir", str(cache_dir)]
     )  # fmt: skip
     told = capsys.readouterr()

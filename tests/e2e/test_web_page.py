@@ -12,6 +12,7 @@ from page_server import Script, serving
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright_api.expect
+expect.set_options(timeout=20000)
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium in PATH")
 

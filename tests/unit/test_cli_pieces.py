@@ -12,8 +12,8 @@ from pumice.cli.devices import parse_device
 from pumice.cli.repl import Repl, line_reader
 from pumice.cli.sampling import given, parse_setting
 from pumice.cli.session import choose_model
-from pumice.cli.settings import DEFAULT_MODEL, Settings
 from pumice.errors import DeviceError, ModelFileError, UnsupportedError, UsageError
+from pumice.settings import DEFAULT_MODEL, Settings
 
 
 def test_cache_directory_order() -> None:

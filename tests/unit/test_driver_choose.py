@@ -26,6 +26,7 @@ from pumice.runtime.devices.driver.table import ROLES
         ("cuda:00000000:C1:00.0", DeviceName("cuda", pci="0000:c1:00.0")),
         ("rocm:41:00.1", DeviceName("rocm", pci="0000:41:00.1")),
         ("rocm:emulated-gfx1100", DeviceName("rocm", emulated="gfx1100")),
+        ("rocm:sanitized-gfx942", DeviceName("rocm", emulated="gfx942", sanitize=True)),
     ],
 )
 def test_names(text: str, name: DeviceName) -> None:
@@ -33,7 +34,17 @@ def test_names(text: str, name: DeviceName) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "vulkan", "cuda:", "cuda:-1", "rocm:x", "cuda:emulated-sm_90", "rocm:emulated-"]
+    "text",
+    [
+        "",
+        "vulkan",
+        "cuda:",
+        "cuda:-1",
+        "rocm:x",
+        "cuda:emulated-sm_90",
+        "rocm:emulated-",
+        "rocm:sanitized",
+    ],
 )
 def test_other_names_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"allowed: cuda, rocm.*emulated-gfx1100"):
@@ -130,10 +141,13 @@ def test_a_driver_that_does_not_start() -> None:
 def test_both_tables_fill_every_role_that_they_share() -> None:
     own = {
         "cuda": {
-            "activate", "context_retain", "context_release", "function_shared",
+            "activate", "context_retain", "context_release", "function_shared", "launch_extended",
             "error_name_into", "error_text_into",
         },
-        "rocm": {"activate_ordinal", "properties", "properties_old", "error_name", "error_text"},
+        "rocm": {
+            "activate_ordinal", "properties", "properties_old", "launch_cooperative",
+            "error_name", "error_text",
+        },
     }  # fmt: skip
     shared = set(ROLES) - own["cuda"] - own["rocm"]
     for api, table in TABLES.items():

@@ -47,6 +47,7 @@ class FakeCuda:
                 "activate": (P,), "context_retain": (P, I), "context_release": (I,),
                 "function_shared": (P, I, I), "error_name_into": (I, P), "error_text_into": (I, P),
                 "device_attribute": (P, I, I), "launch": (P, *kinds, P, P, P),
+                "launch_extended": (P, P, P, P),
             }[role]  # fmt: skip
             self._kept[symbol] = ctypes.CFUNCTYPE(I, *types)(own)
         return self._kept[symbol]
@@ -83,6 +84,16 @@ class FakeCuda:
             return int(self.hip.hipModuleLaunchKernel(function, *rest))
         finally:
             pairs[4] = None
+
+    def _launch_extended(self, config: int, function: int, *rest: Any) -> int:
+        """Reads CUlaunchConfig as cuda.h lays it out."""
+        sizes = (ctypes.c_uint * 7).from_address(config)
+        stream, attributes = (P.from_address(config + at).value for at in (32, 40))
+        count = ctypes.c_uint.from_address(config + 48).value
+        numbers = [ctypes.c_uint.from_address(attributes + 72 * i).value for i in range(count)]
+        values = [ctypes.c_uint.from_address(attributes + 72 * i + 8).value for i in range(count)]
+        self.log.append(("attributes", list(zip(numbers, values, strict=True))))
+        return self._launch(function, *sizes, stream, *rest)
 
     def _error_name_into(self, status: int, out: int) -> int:
         return self._into({2: "CUDA_ERROR_OUT_OF_MEMORY"}.get(status, f"CUDA_ERROR_{status}"), out)
@@ -128,6 +139,25 @@ def test_a_launch_and_a_graph() -> None:
     graph.launch(stream)
     stream.synchronize()
     assert (device.read(y.address, (100,), np.float32) == 13).all()
+
+
+def test_attributes_of_a_launch() -> None:
+    device, library = opened()
+    stream, buffer = device.stream(), device.allocate(8)
+    device.fill(buffer.address, 0, 8, stream)
+    function = device.load_kernels(image()).function("axpy")
+    arguments = Arguments(("int32", "float32", "pointer", "pointer"))
+    arguments.set_all([1, 1, buffer.address, buffer.address + 4])
+    for options, expected in (
+        ({"programmatic": True}, [(6, 1)]),
+        ({"cooperative": True, "programmatic": True}, [(2, 1), (6, 1)]),
+    ):
+        launch = Launch(function, arguments, (3, 2, 1), (64, 2, 1), 16, **options)
+        launch.issue(stream)
+        assert library.log[-1] == ("attributes", expected)
+    stream.synchronize()
+    assert library.hip.executor.launched == [("axpy", (3, 2, 1), (64, 2, 1), 16)] * 2
+    assert function.blocks_per_unit(256) == 4
 
 
 def test_errors_come_through_pointers() -> None:

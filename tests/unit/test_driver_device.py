@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import numpy as np
 import pytest
 from driver_fakes import emulated, image
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pumice.emulator.hip.status import Status
 from pumice.errors import DeviceError, OutOfMemoryError, UsageError
-from pumice.runtime.devices.driver.launch import Arguments, Launch
+from pumice.runtime.devices.driver.launch import ARGUMENT_KINDS, Arguments, Launch
 
 AXPY = ("int32", "float32", "pointer", "pointer")
 
@@ -160,6 +163,28 @@ def test_arguments_lie_at_multiples_of_their_size() -> None:
     assert Arguments([]).nbytes == 0
 
 
+@given(st.lists(st.sampled_from(sorted(ARGUMENT_KINDS)), max_size=12))
+def test_arguments_lie_as_a_c_compiler_lays_them(kinds: list[str]) -> None:
+    types = {
+        "pointer": ctypes.c_void_p, "int32": ctypes.c_int32, "int64": ctypes.c_int64,
+        "uint32": ctypes.c_uint32, "uint64": ctypes.c_uint64, "float32": ctypes.c_float,
+        "float64": ctypes.c_double,
+    }  # fmt: skip
+
+    class Layout(ctypes.Structure):
+        _fields_ = tuple((f"a{i}", types[kind]) for i, kind in enumerate(kinds))
+
+    arguments = Arguments(kinds)
+    values = list(range(1, len(kinds) + 1))
+    arguments.set_all(values)
+    raw = arguments.buffer.raw[: arguments.nbytes].ljust(ctypes.sizeof(Layout), b"\0")
+    read = Layout.from_buffer_copy(raw) if kinds else Layout()
+    assert [getattr(read, f"a{i}") for i in range(len(kinds))] == values
+    base = ctypes.addressof(arguments.buffer)
+    offsets = [pointer - base for pointer in arguments.pointers()[: len(kinds)]]
+    assert offsets == [getattr(Layout, f"a{i}").offset for i in range(len(kinds))]
+
+
 @pytest.mark.parametrize(
     ("index", "value"), [(0, 1 << 31), (0, 1.5), (1, -1), (1, 1 << 64), (2, "text")]
 )
@@ -194,6 +219,38 @@ def test_a_block_too_large_is_refused_by_the_driver() -> None:
         function.attribute("speed")
 
 
+def test_occupancy() -> None:
+    device, _ = emulated()
+    module = device.load_kernels(image())
+    axpy, fault = module.function("axpy"), module.function("fault")
+    assert axpy.blocks_per_unit(256) == 4  # 12 registers: 16 waves on each of 2 SIMDs, 8 a block
+    assert axpy.blocks_per_unit(64, 32768) == 2
+    assert fault.blocks_per_unit(64, 65536) == 0  # its own kilobyte is too much
+    with pytest.raises(DeviceError, match=r"occupancy of kernel 'axpy'.*512 threads"):
+        axpy.blocks_per_unit(512)
+
+
+def test_a_cooperative_launch_is_refused_by_the_emulator() -> None:
+    device, _ = emulated()
+    launch, arguments, *_ = launched(device)
+    function = launch.function
+    together = Launch(function, arguments, (4, 1, 1), (256, 1, 1), cooperative=True)
+    with pytest.raises(DeviceError, match=r"hipModuleLaunchCooperativeKernel.*NotSupported"):
+        together.issue(device.stream())
+    pointers = arguments.pointers()
+    assert [p - pointers[0] for p in pointers] == [0, 4, 8, 16]
+
+
+def test_a_programmatic_launch_is_a_plain_one_without_that_driver() -> None:
+    device, library = emulated()
+    launch, arguments, *_ = launched(device)
+    stream = device.stream()
+    early = Launch(launch.function, arguments, (4, 1, 1), (256, 1, 1), programmatic=True)
+    early.issue(stream)
+    stream.synchronize()
+    assert len(library.executor.launched) == 1
+
+
 def test_shared_memory_has_a_limit() -> None:
     device, _ = emulated()
     function = device.load_kernels(image()).function("fault")
@@ -225,6 +282,18 @@ def test_names_that_are_not_there() -> None:
         module.function("gemm")
     with pytest.raises(DeviceError, match="variable 'x'"):
         module.address_of("x")
+
+
+def test_a_module_is_unloaded_after_its_kernels_have_run() -> None:
+    device, library = emulated()
+    launch, *_ = launched(device)
+    stream = device.stream()
+    launch.issue(stream)
+    launch.function.module.close()
+    assert len(library.executor.launched) == library.executor.unloaded == 1
+    del launch
+    gc.collect()
+    assert library.executor.unloaded == 1
 
 
 def test_a_fault_surfaces_when_waiting_and_stays() -> None:

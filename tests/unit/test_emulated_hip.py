@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from emulator_kernels import compiled, vector_add
 
+from pumice.emulator.hip.cards import card
+from pumice.emulator.hip.library import HipLibrary
+from pumice.emulator.hip.machine import Machine
+from pumice.emulator.report import LaunchReport
 from pumice.errors import DeviceError
-from pumice.runtime.devices.driver.choose import open_device
+from pumice.runtime.devices.driver.choose import TABLES, devices, open_device
+from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.launch import Arguments, Launch
+from pumice.runtime.devices.driver.library import Driver
 
 SIGNATURE = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
 # Triton's kernels take two more pointers: scratch memory and a profiler's.
@@ -67,8 +73,11 @@ def test_a_captured_graph_is_replayed_on_new_data() -> None:
         assert (device.read(x.address, (n,), np.float32) == 2 ** (step + 1)).all()
 
 
-def test_an_access_out_of_bounds_is_reported_with_its_place() -> None:
-    device = open_device("rocm:emulated-gfx1100")
+@pytest.mark.parametrize(
+    ("kind", "place"), [("emulated", "rocm:sanitized-gfx1100"), ("sanitized", "emulator_kernels")]
+)
+def test_an_access_out_of_bounds_is_reported_with_its_place(kind: str, place: str) -> None:
+    device = open_device(f"rocm:{kind}-gfx1100")
     n = 100
     stream = device.stream()
     buffers = [device.allocate(4 * n) for _ in range(3)]
@@ -78,8 +87,39 @@ def test_an_access_out_of_bounds_is_reported_with_its_place() -> None:
     arguments = Arguments(KINDS)
     arguments.set_all([*(b.address for b in buffers), n + 1, 0, 0])
     Launch(function, arguments, (1, 1, 1), (64, 1, 1)).issue(stream)
-    with pytest.raises(DeviceError, match=r"hipErrorIllegalAddress.*vector_add.*emulator_kernels"):
+    with pytest.raises(DeviceError, match=rf"hipErrorIllegalAddress.*vector_add.*{place}"):
         stream.synchronize()
+
+
+def test_launches_can_be_observed() -> None:
+    chosen = card("gfx1100")
+    machine = Machine(chosen)
+    reports: list[LaunchReport] = []
+    machine.observe = reports.append
+    driver = Driver(TABLES["rocm"], HipLibrary(chosen, machine))
+    device = DriverDevice(driver, devices(driver)[0])
+    stream, n = device.stream(), 1000
+    buffers = [device.allocate(4 * n) for _ in range(3)]
+    for buffer in buffers:
+        device.fill(buffer.address, 0, 4 * n, stream)
+    function = device.load_kernels(add_kernel("gfx1100")).function("vector_add")
+    arguments = Arguments(KINDS)
+    arguments.set_all([*(b.address for b in buffers), n, 0, 0])
+    Launch(function, arguments, (8, 1, 1), (64, 1, 1)).issue(stream)
+    stream.synchronize()
+    assert [report.kernel for report in reports] == ["vector_add"]
+    assert (reports[0].bytes_read, reports[0].bytes_written) == (8 * n, 4 * n)
+
+
+def test_unloading_gives_the_memory_back() -> None:
+    chosen = card("gfx1100")
+    machine = Machine(chosen)
+    driver = Driver(TABLES["rocm"], HipLibrary(chosen, machine))
+    device = DriverDevice(driver, devices(driver)[0])
+    first = device.load_kernels(add_kernel("gfx1100"))
+    assert len(machine.emulator.modules) == 1
+    first.close()
+    assert machine.emulator.modules == []
 
 
 def test_kernels_of_another_architecture_are_refused() -> None:

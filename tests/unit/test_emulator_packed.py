@@ -208,8 +208,9 @@ def test_scaled_mfma_and_what_only_looks_like_one() -> None:
     a, b = (rng.standard_normal(s).astype(kind) for s in ((32, 64), (64, 32)))
     m = Machine("gfx950")
     lane = np.arange(64)
-    left = np.stack([a[n % 32, n // 32 * 32 : n // 32 * 32 + 32] for n in lane])
-    right = np.stack([b[n // 32 * 32 : n // 32 * 32 + 32, n % 32] for n in lane])
+    runs = [np.r_[k : k + 16, 32 + k : 48 + k] for k in (0, 16)]  # of K, by half of the wave
+    left = np.stack([a[n % 32, runs[n // 32]] for n in lane])
+    right = np.stack([b[runs[n // 32], n % 32] for n in lane])
     m.v[2:10], m.v[10:18] = left.view(np.uint32).T, right.view(np.uint32).T
     m.v[18], m.v[19] = 127 + lane // 32, 0x7E000000  # 2^0 or 2^1, by half; 2^-1 in the top byte
     m.run(

@@ -74,7 +74,7 @@ def test_lists_and_streams() -> None:
 
 
 def test_long_prompts_do_not_stall_decoding() -> None:
-    e = engine(max_tokens=8)
+    e = LLMEngine(ToyExecutable(limits(max_tokens=8)), None, prefill_chunk=8, mixed_steps=True)
     e.add_request([1, 2], SamplingParams(max_tokens=30))
     e.step()
     long = e.add_request(list(range(40)), SamplingParams(max_tokens=3))
@@ -259,7 +259,7 @@ def test_a_next_turn_computes_only_what_is_new() -> None:
 def test_the_least_recently_used_blocks_go_first() -> None:
     e = engine(num_blocks=9)
     one = SamplingParams(max_tokens=1)
-    a, b, c = [1] * 9, [2] * 9, [3] * 24
+    a, b, c = [1] * 10, [2] * 10, [3] * 24
     for prompt in (a, b, a, c):  # 3 blocks each and, for c, 6: three of those before
         e.generate(prompt, one)
     assert e.generate(a, one)[0].cached_tokens == 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from engine_toy import ToyExecutable, limits, scripted
@@ -17,12 +19,16 @@ class Timed(ToyExecutable):
     """Steps that take time: a part that is fixed, one for each token, one for what it looks at."""
 
     now = 0.0
+    decode_s = 0.0  # of the last step that only decoded
 
     def step(self, batch: StepBatch) -> np.ndarray:
         logits = super().step(batch)
         tokens = len(batch.tokens)
         looked_at = float((batch.positions + 1).sum())
-        self.now += 0.004 + (0.0015 * tokens) + 1e-6 * looked_at
+        seconds = 0.004 + 0.001 * tokens + 1e-6 * looked_at
+        self.now += seconds
+        if tokens == len(batch.context_len) == len(batch.sample_rows):
+            self.decode_s = seconds
         return logits
 
 
@@ -41,8 +47,8 @@ def timed(**settings: int) -> tuple[LLMEngine, Timed]:
 
 
 def gaps_of(streams: int, **settings: int) -> tuple[list[float], list[float], float]:
-    """Seconds between tokens of the streams: before the prompt arrives, and beside it; and how long
-    the prompt took."""
+    """Time between tokens of the streams, in steps that only decode: before the prompt arrives, and
+    beside it; and how many seconds the prompt took."""
     engine, toy = timed(**settings)
     params = SamplingParams(max_tokens=3000)
     for i in range(streams):
@@ -50,7 +56,7 @@ def gaps_of(streams: int, **settings: int) -> tuple[list[float], list[float], fl
     last: dict[str, float] = {}
     before: list[float] = []
     beside: list[float] = []
-    for step in range(2000):
+    for step in range(3000):
         if step == 30:
             engine.add_request([7] * 2000, SamplingParams(max_tokens=1), request_id="long")
             begin = toy.now
@@ -58,7 +64,7 @@ def gaps_of(streams: int, **settings: int) -> tuple[list[float], list[float], fl
             if delta.request_id == "long":
                 return before, beside, toy.now - begin
             if delta.request_id in last:
-                gap = toy.now - last[delta.request_id]
+                gap = (toy.now - last[delta.request_id]) / toy.decode_s
                 (before if step < 30 else beside).append(gap)
             last[delta.request_id] = toy.now
     raise AssertionError("the prompt never ended")
@@ -67,20 +73,18 @@ def gaps_of(streams: int, **settings: int) -> tuple[list[float], list[float], fl
 @pytest.mark.parametrize("streams", [1, 3, 12])
 def test_a_long_prompt_stretches_the_others_by_less_than_three(streams: int) -> None:
     before, beside, _ = gaps_of(streams)
-    median = float(np.median(before))
-    assert max(beside) <= 3 * median
-    assert np.percentile(beside, 99) <= 3 * median
+    assert max(before) < 1.1 and max(beside) <= 3
 
 
-def test_a_fixed_chunk_does_not(streams: int = 3) -> None:
-    before, beside, _ = gaps_of(streams, prefill_chunk=256)
-    assert max(beside) > 10 * float(np.median(before))
+def test_a_fixed_chunk_does_not() -> None:
+    _, beside, _ = gaps_of(3, prefill_chunk=256)
+    assert max(beside) > 10
 
 
 def test_the_time_that_is_left_is_used() -> None:
-    before, beside, seconds = gaps_of(4)
-    assert float(np.median(beside)) > 0.8 * STRETCH * float(np.median(before))
-    assert seconds < 4 * 2000 * 0.0035  # the prompt's own work, about, and the streams' meanwhile
+    _, beside, seconds = gaps_of(4)
+    assert float(np.median(beside)) > 0.8 * STRETCH
+    assert seconds < 2 * 2000 * 0.0035  # the prompt's own work, about, and the streams' meanwhile
 
 
 def test_alone_a_prompt_takes_whole_steps() -> None:
@@ -95,7 +99,7 @@ def test_many_streams_that_never_only_decode() -> None:
     pace.observe(0, 100, 0.15)
     for _ in range(5):
         pace.observe(1, 0, 0.006)
-    assert pace.chunk(1) == int((STRETCH - 1) * 0.006 / 0.0015)
+    assert pace.chunk(1) == math.ceil((STRETCH - 1) * 0.006 / 0.0015)
     for _ in range(20):
         chunk = pace.chunk(12)
         pace.observe(12, chunk, 0.004 + 0.0015 * (12 + chunk))

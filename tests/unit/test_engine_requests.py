@@ -216,7 +216,7 @@ def test_the_least_recently_used_blocks_are_evicted() -> None:
     a, b, c = ([t] * 12 for t in (20, 21, 22))
 
     def cached(prompt: list[int]) -> int:
-        return engine.generate([*prompt, 60], one)[0].cached_tokens
+        return engine.generate([*prompt, 60, 61], one)[0].cached_tokens
 
     cached(a), cached(b)  # four blocks each: three full, one begun
     assert cached(a) == 12

@@ -175,7 +175,8 @@ def test_the_earliest_is_served_first_and_never_preempted() -> None:
 
 
 def test_a_long_prompt_does_not_stop_the_others() -> None:
-    engine, fake = make(limits(max_tokens=8, context_length=200, num_blocks=100))
+    bounds = limits(max_tokens=8, context_length=200, num_blocks=100)
+    engine, fake = make(bounds, mixed_steps=True, prefill_chunk=8)
     first = engine.add_request([10], SamplingParams(max_tokens=20, ignore_eos=True))
     engine.step()
     engine.add_request(list(range(10, 110)), SamplingParams(max_tokens=1))

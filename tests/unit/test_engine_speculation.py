@@ -130,7 +130,7 @@ def test_crowded_and_small(method: str) -> None:
 
 
 def test_cancel_and_several_outputs() -> None:
-    guessing = engine(fixed("draft"))
+    guessing = engine(fixed("draft"), prefill_chunk=32)
     name = guessing.add_request(PROMPTS[0], PARAMS[1], n=3)
     other = guessing.add_request(PROMPTS[1], PARAMS[0])
     for _ in range(6):

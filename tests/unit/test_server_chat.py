@@ -177,7 +177,7 @@ def test_a_user_is_no_id() -> None:
     assert client().run(work) == [200] * 4
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
+BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"foo": 1}, "foo"),
     ({"messages": [{"role": "user", "content": "a", "fo\"o": 1}]}, 'messages[0].fo"o'),
     ({"messages": []}, "messages"),
@@ -195,6 +195,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"n": True}, "n"),
     ({"n": 1000}, "n"),
     ({"logit_bias": {"x": 1}}, "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "logit_bias"),
+    ({"logit_bias": {"999999999": 1}}, "logit_bias"),
+    ({"stop_token_ids": [-1]}, None),
+    ({"temperature": 1e300 * 1e10}, "temperature"),
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"stop": [""]}, "stop"),
@@ -223,8 +227,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "param"), BAD, ids=lambda v: json.dumps(v)[:40])
-def test_a_bad_value_is_named(change: dict[str, Any], param: str) -> None:
-    answer = client("ok").post(PATH, {"messages": USER, **change})
+def test_a_bad_value_is_named(change: dict[str, Any], param: str | None) -> None:
+    body = json.dumps({"messages": USER, **change}).replace("Infinity", "1e999").encode()
+    answer = client("ok").post(PATH, body)
     assert answer.status == 400, answer.text
     assert answer.error["param"] == param
     assert answer.error["type"] == "invalid_request_error"

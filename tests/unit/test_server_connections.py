@@ -49,9 +49,14 @@ class Live:
         assert self._server is not None
         self._server.should_exit = True
 
+    def end_at_once(self) -> None:
+        """What a second Ctrl-C does."""
+        assert self._server is not None
+        self._server.force_exit = True
+
     def end(self) -> None:
         self.tell_to_end()
-        self._thread.join(60)
+        self._thread.join(30)
         assert not self._thread.is_alive()
 
     def until(self, what: Callable[[], bool], seconds: float = 20) -> None:
@@ -80,10 +85,10 @@ def slow_engine(seconds: float = 0.02) -> LLMEngine:
     return engine
 
 
-def request_bytes(body: Any, head: str = "") -> bytes:
+def request_bytes(body: Any, path: str = CHAT) -> bytes:
     data = json.dumps(body).encode()
     return (
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {len(data)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     ).encode() + data
 
 
@@ -91,12 +96,19 @@ def connect(server: Live) -> socket.socket:
     return socket.create_connection(server.address, timeout=20)
 
 
+SEVERAL = ("/v1/completions", {"prompt": ["the", "fox", "dog"], "n": 2, "max_tokens": 1500})
+ASKED = [(CHAT, {"messages": USER}), ("/v1/responses", {"input": "the"}), SEVERAL]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_client_that_leaves_frees_its_request(stream: bool, how: str) -> None:
+@pytest.mark.parametrize(("path", "body"), ASKED, ids=["chat", "responses", "completions"])
+def test_a_client_that_leaves_frees_its_request(
+    path: str, body: dict[str, Any], stream: bool, how: str
+) -> None:
     with live(slow_engine()) as server:
         client = connect(server)
-        client.sendall(request_bytes({"messages": USER, "stream": stream}))
+        client.sendall(request_bytes({**body, "stream": stream}, path))
         if stream:
             assert b"200 OK" in client.recv(4096)
         server.until(lambda: server.engine.has_work)
@@ -160,14 +172,17 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
         assert whole.status_code == 413 and "1,048,576" in whole.json()["error"]["message"]
 
 
-def test_a_reader_who_does_not_read_is_not_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, {"messages": USER, "n": 8, "logprobs": True, "top_logprobs": 20}),
+                       (SEVERAL[0], {**SEVERAL[1], "n": 3, "logprobs": 20})],
+)  # fmt: skip
+def test_a_reader_who_does_not_read_is_not_waited_for(path: str, body: dict[str, Any]) -> None:
     engine = make_engine("fox " * 50, then_end=False, context_length=4000, num_blocks=4000)
     with live(engine, write_timeout=0.5, header_timeout=0.5) as server:
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         client.connect(server.address)
-        body = {"messages": USER, "stream": True, "n": 8, "logprobs": True, "top_logprobs": 20}
-        client.sendall(request_bytes(body))
+        client.sendall(request_bytes({**body, "stream": True}, path))
         server.until(lambda: engine.has_work)
         server.until(lambda: not engine.has_work, 60)
         client.close()
@@ -209,6 +224,15 @@ def test_the_end_tells_what_it_cuts_off(stream: bool) -> None:
         assert "shutting_down" in text
         assert answers[0].status_code == (200 if stream else 503)
         assert text.endswith("data: [DONE]\n\n") == stream
+
+
+def test_a_second_wish_to_end_is_not_waited_for() -> None:
+    with live(slow_engine(), drain_timeout=100.0) as server, connect(server) as client:
+        client.sendall(request_bytes({"messages": USER, "stream": True}))
+        assert b"200 OK" in client.recv(4096)
+        server.tell_to_end()
+        time.sleep(0.2)
+        server.end_at_once()
 
 
 def test_a_stream_without_news_shows_that_it_lives() -> None:

@@ -14,6 +14,7 @@ from server_app import USER, Client, client, make_engine
 
 from pumice.engine.engine import LLMEngine
 from pumice.server.core.choice import Choice, PlainParser
+from pumice.server.core.emoji import WholeEmoji
 from pumice.server.core.enforced import calls_schema
 from pumice.server.core.job import Tools
 from pumice.server.core.result import Result
@@ -272,7 +273,7 @@ def test_tools_for_a_template_that_knows_none() -> None:
 @given(st.data())
 def test_any_pieces_any_stops(data: st.DataObject) -> None:
     """Whatever the pieces, the events add up to the same, and hold no stop string."""
-    text = data.draw(st.text(alphabet='ab<>{}\n"', max_size=40)) + data.draw(
+    text = data.draw(st.text(alphabet='ab<>{}\n"😀\u200d🇫', max_size=40)) + data.draw(
         st.sampled_from(["", CALLS, "<think>ab</think>ba", "<think>a"])
     )
     stop = data.draw(st.lists(st.sampled_from(["ab", "b", "look", "a<", "Paris"]), max_size=2))
@@ -293,6 +294,27 @@ def test_any_pieces_any_stops(data: st.DataObject) -> None:
     assert read([text[a:b] for a, b in itertools.pairwise(bounds)]) == whole
     assert read(list(text)) == whole
     assert not any(s in whole[0] for s in stop)
+
+
+EMOJI = ["👩‍👩‍👧‍👦", "🏳️‍🌈", "🇫🇷", "👍🏽", "❤️", "1️⃣", "🏴󠁧󠁢󠁳󠁣󠁴󠁿", "😀", "☀"]
+
+
+@pytest.mark.parametrize("emoji", EMOJI)
+def test_emoji_stream_whole(emoji: str) -> None:
+    for text in (emoji, emoji * 2, f"a{emoji}b", f"{emoji} {emoji}"):
+        stream = WholeEmoji()
+        pieces = [stream.push(character) for character in text] + [stream.finish()]
+        assert "".join(pieces) == text
+        if not emoji.startswith("1"):  # a digit is not held for the keycap that may follow
+            assert all(emoji in piece or not set(piece) & set(emoji) for piece in pieces)
+
+
+def test_what_is_held_for_emoji_has_a_bound() -> None:
+    stream = WholeEmoji()
+    text = "😀\u200d" * 200
+    shown = [stream.push(character) for character in text]
+    assert sum(map(len, shown)) > 300 and "".join(shown) + stream.finish() == text
+    assert stream.push("plain ") == "plain " and stream.push("日本語") == "日本語"
 
 
 def test_control_tokens_are_not_shown() -> None:

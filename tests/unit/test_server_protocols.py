@@ -1,4 +1,4 @@
-"""Completions, responses, Anthropic's and Ollama's protocols, tokens and figures."""
+"""OpenAI's completions, responses and embeddings; tokens and figures."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import engine_toy
 import pytest
-from server_app import USER, Client, client, make_engine
+from server_app import USER, client
 
 from pumice.server.core.job import Message
 from pumice.server.store import ResponseStore, Stored
 
 TEXT = "the quick brown fox jumps"
-COMPLETIONS, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
+COMPLETIONS, RESPONSES = "/v1/completions", "/v1/responses"
 
 
 # Completions
@@ -82,6 +82,14 @@ def test_bad_completions(change: dict[str, Any], param: str) -> None:
     assert answer.status == 400 and answer.error["param"] == param, answer.text
 
 
+def test_one_prompt_that_does_not_fit_refuses_all() -> None:
+    server = client()
+    for stream in (True, False):
+        body = {"prompt": ["the", "the fox " * 300, "a"], "max_tokens": 300, "stream": stream}
+        assert server.post(COMPLETIONS, body).status == 400
+        engine_toy.assert_idle(server.engine)
+
+
 def test_a_prompt_of_tokens_is_shortened_when_that_is_asked_for() -> None:
     body = {"prompt": "the fox " * 300, "max_tokens": 2}
     assert client().post(COMPLETIONS, body).status == 400
@@ -139,6 +147,24 @@ def test_a_stream_of_events_adds_up_to_the_response() -> None:
     assert len({e["item_id"] for e in events if "item_id" in e}) == 1
     assert events[2]["item"]["content"] == []  # as it was then
     assert events[0]["response"]["usage"] is None and done["usage"]["output_tokens"] > 0
+
+
+def test_every_token_of_a_response_has_its_logprob() -> None:
+    """Also those whose bytes are no whole character yet."""
+    body = {"input": "the", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    server = client("the 😀 fox 👩‍👩‍👧")
+    answer = server.post(RESPONSES, body).json
+    told = output_logprobs(answer)
+    assert len(told) == answer["usage"]["output_tokens"] - 1  # the end token
+    assert b"".join(bytes(e["bytes"]) for e in told).decode() == "the 😀 fox 👩‍👩‍👧"
+    events = server.post(RESPONSES, {**body, "stream": True}).data
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    assert [e for delta in deltas for e in delta["logprobs"]] == told
+    assert output_logprobs(events[-1]["response"]) == told
+
+
+def output_logprobs(response: Any) -> Any:
+    return response["output"][0]["content"][0]["logprobs"]
 
 
 def test_a_response_that_is_cut_off_says_so() -> None:
@@ -202,128 +228,6 @@ def test_the_store_is_bounded_and_private() -> None:
     store.put("too large", stored(size=20_000))
     assert store.get("too large", b"") is None and len(store) == 1
     assert store.remove("large", b"") and len(store) == 0
-
-
-# Anthropic
-
-
-def ask_anthropic(server: Client, **change: Any) -> Any:
-    return server.post(MESSAGES, {"model": "toy", "max_tokens": 50, "messages": USER, **change})
-
-
-def test_anthropic_message_and_stream() -> None:
-    server = client(TEXT)
-    answer = ask_anthropic(server, system=[{"type": "text", "text": "short"}])
-    body = answer.json
-    assert body["content"] == [{"type": "text", "text": TEXT}] and body["type"] == "message"
-    assert (body["stop_reason"], body["stop_sequence"]) == ("end_turn", None)
-    stream = ask_anthropic(server, stream=True)
-    kinds = [e["type"] for e in stream.data]
-    assert kinds[:2] == ["message_start", "content_block_start"]
-    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    deltas = [e["delta"]["text"] for e in stream.data if e["type"] == "content_block_delta"]
-    assert "".join(deltas) == TEXT
-    assert all(f"event: {kind}\n" in stream.text for kind in kinds)
-    usage = ask_anthropic(server).json["usage"]
-    counted = server.post(f"{MESSAGES}/count_tokens", {"model": "toy", "messages": USER})
-    assert counted.json["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
-
-
-def test_anthropic_stops() -> None:
-    server = client(TEXT)
-    body = ask_anthropic(server, stop_sequences=["brown"]).json
-    assert (body["stop_reason"], body["stop_sequence"]) == ("stop_sequence", "brown")
-    assert body["content"][0]["text"] == "the quick "
-    assert ask_anthropic(server, max_tokens=1).json["stop_reason"] == "max_tokens"
-    endless = client(engine=make_engine("ab ", then_end=False))
-    body = ask_anthropic(endless, max_tokens=10**6).json
-    assert body["stop_reason"] == "model_context_window_exceeded"
-
-
-def test_anthropic_results_and_thinking_in_the_history() -> None:
-    messages = [
-        *USER,
-        {"role": "assistant", "content": [
-            {"type": "thinking", "thinking": "hm", "signature": ""},
-            {"type": "text", "text": "I look.", "cache_control": {"type": "ephemeral"}},
-            {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]},
-        {"role": "user", "content": [
-            {"type": "tool_result", "tool_use_id": "t1", "is_error": True,
-             "content": [{"type": "text", "text": "fox"}]},
-            {"type": "text", "text": "well?"}]},
-    ]  # fmt: skip
-    assert ask_anthropic(client(TEXT), messages=messages).status == 200
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"max_tokens": None}, "max_tokens"),
-        ({"temperature": 1.5}, "temperature"),
-        ({"mcp_servers": []}, "mcp_servers"),
-        ({"bogus": 1}, "bogus"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
-        ({"tool_choice": {"type": "tool"}}, "tool_choice"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"messages": []}, "messages"),
-    ],
-)
-def test_bad_anthropic_requests(change: dict[str, Any], word: str) -> None:
-    answer = ask_anthropic(client(TEXT), **change)
-    assert answer.status == 400 and answer.json["type"] == "error"
-    assert answer.error["type"] == "invalid_request_error" and word in answer.error["message"]
-
-
-# Ollama
-
-
-def test_ollama_chat_and_stream() -> None:
-    server = client(TEXT)
-    whole = server.post("/api/chat", {"model": "toy", "messages": USER, "stream": False}).json
-    assert whole["message"] == {"role": "assistant", "content": TEXT} and whole["done"] is True
-    lines = server.post("/api/chat", {"model": "toy:latest", "messages": USER}).data
-    assert "".join(line["message"]["content"] for line in lines) == TEXT
-    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
-    last = lines[-1]
-    assert last["done_reason"] == "stop" and last["eval_count"] == whole["eval_count"]
-    assert last["total_duration"] >= last["eval_duration"] > 0
-    assert last["prompt_eval_duration"] > 0
-
-
-def test_ollama_generate() -> None:
-    server = client(TEXT)
-    body = {"model": "toy", "prompt": "the dog", "system": "short", "stream": False}
-    assert server.post("/api/generate", body).json["response"] == TEXT
-    body = {"model": "toy", "prompt": "the", "raw": True, "stream": False}
-    raw = server.post("/api/generate", {**body, "options": {"num_predict": 3}}).json
-    assert (raw["eval_count"], raw["done_reason"]) == (3, "length")
-    loaded = server.post("/api/generate", {"model": "toy"}).json
-    assert (loaded["done"], loaded["done_reason"], loaded["response"]) == (True, "load", "")
-
-
-def test_ollama_lists() -> None:
-    server = client(TEXT)
-    assert server.get("/api/tags").json["models"][0]["name"] == "toy"
-    assert server.get("/api/ps").json["models"][0]["context_length"] == 400
-    assert server.get("/api/version").json["version"] == server.get("/version").json["version"]
-    shown = server.post("/api/show", {"model": "toy"}).json
-    assert "completion" in shown["capabilities"] and "im_start" in shown["template"]
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "word"),
-    [
-        ({"model": "other"}, 404, "other"),
-        ({"options": {"mirostat": 2}}, 400, "mirostat"),
-        ({"options": {"num_ctx": 10**6}}, 400, "num_ctx"),
-        ({"options": {"bogus": 1}}, 400, "bogus"),
-        ({"think": True}, 400, "think"),
-        ({"messages": [{"role": "user", "images": ["x"]}]}, 400, "images"),
-    ],
-)
-def test_bad_ollama_requests(change: dict[str, Any], status: int, word: str) -> None:
-    answer = client(TEXT).post("/api/chat", {"model": "toy", "messages": USER, **change})
-    assert answer.status == status and word in answer.json["error"]
 
 
 # Embeddings, tokens, figures

@@ -15,16 +15,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pumice.bench.soak_clients import Clients, Question, Report, Solo, questions, solo
+from pumice.bench.soak_clients import (
+    CHAT,
+    NONSENSE,
+    Clients,
+    Question,
+    Report,
+    Solo,
+    questions,
+    solo,
+)
 from pumice.bench.soak_http import exchange
 from pumice.bench.soak_server import SoakServer, State, running
-from pumice.errors import PumiceError
+from pumice.errors import DeviceError, PumiceError
 
 DEFAULT_MODEL = "smollm2-135m"
 TIE = 0.02  # ten times what the batch was seen to change a token's log probability by
 _QUESTIONS = 24
 _CONTEXT = 1024
 _CACHE_TOKENS = 4096  # small: requests compete for it, and all of it is touched before the load
+_BURST = 64  # clients at once before the load, or twice as many as there are in all
 _ARRIVALS = 0.8  # part of the time in which clients come; the rest is for their ends
 _SETTLING = 60.0  # seconds for the last requests to end
 _MEMORY = 16 << 20  # bytes that may come and go
@@ -102,7 +112,7 @@ async def load(
     answers = await _answers_alone(server, min(_QUESTIONS, clients), seed)
     await _touch_cache(server)
     crowd = Clients(server.port, answers, seed, tie=tie)
-    await asyncio.gather(*(crowd.one() for _ in range(16)))  # what is made once is made now
+    await _warm_up(server, crowd, min(_BURST, 2 * clients))
     crowd.report = Report()
     before = await _settled(server)
     _say(f"{clients} clients in {seconds:g} s")
@@ -129,7 +139,7 @@ async def load(
     for arrival in arrivals:
         await asyncio.sleep(max(0.0, start + arrival - time.monotonic()))
         tasks.append(asyncio.create_task(crowd.one()))
-    left = max(1.0, start + seconds - time.monotonic())
+    left = max(_SETTLING, start + seconds - time.monotonic())
     _, unfinished = await asyncio.wait(tasks, timeout=left)
     watcher.cancel()
     for task in unfinished:
@@ -146,13 +156,26 @@ async def _answers_alone(server: SoakServer, count: int, seed: int) -> dict[Ques
 
 
 async def _touch_cache(server: SoakServer) -> None:
-    """Fills the cache, so that its memory is there before memory is watched."""
-    for i in range(_CACHE_TOKENS // _CONTEXT + 2):
-        words = f"{i} " * (_CONTEXT // 3)
-        await exchange(
-            server.port, "POST", "/v1/chat/completions",
-            Question(words, 8).body(stream=False),
-        )  # fmt: skip
+    """Fills the cache with different prompts, so that its memory is there before memory is
+    watched.
+    """
+    for i in range(10 * _CACHE_TOKENS // _CONTEXT):
+        words = f"{i} " * (_CONTEXT // 3)  # a digit and a space are two tokens, or one
+        body = Question(words, 8).body(stream=False)
+        await exchange(server.port, "POST", CHAT, body)
+        engine = (await server.state()).engine
+        if engine["blocks_cached"] > 0.95 * engine["blocks"]:
+            return
+    raise DeviceError(f"the cache keeps {engine['blocks_cached']:g} of {engine['blocks']:g} blocks")
+
+
+async def _warm_up(server: SoakServer, crowd: Clients, burst: int) -> None:
+    """What is made once is made now: the largest batch's buffers; helper threads, whose shares of
+    the heap stay as large as the largest body that each has seen.
+    """
+    await asyncio.gather(*(crowd.one() for _ in range(burst)))
+    longest = max(NONSENSE, key=lambda item: len(item[2]))
+    await asyncio.gather(*(exchange(server.port, *longest) for _ in range(burst)))
 
 
 async def _settled(server: SoakServer, wanted: State | None = None) -> State:

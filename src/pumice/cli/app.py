@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from pumice._version import __version__
-from pumice.cli import bench_group, chat, compile, doctor, inspect, pull, quantize, run, serve
+from pumice.cli import bench_group, chat, compile, doctor, inspect, pull, quantize, run, serve, tune
 from pumice.cli.console import print_error
 from pumice.errors import OutOfMemoryError, PumiceError
 
@@ -69,6 +69,6 @@ def _root(
     """Options before the command."""
 
 
-for module in (chat, run, serve, compile, inspect, pull, quantize, doctor):
+for module in (chat, run, serve, compile, inspect, pull, quantize, tune, doctor):
     app.command(module.NAME)(module.command)
 app.add_typer(bench_group.app)

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from pumice.cli import bench, bench_serve
+from pumice.cli import bench, bench_ops, bench_serve
 
 NAME = bench.NAME
 _DEFAULT = "model"
@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 app.command(
     _DEFAULT,
-    epilog="`pumice bench serve [URL]` measures a server; see `pumice bench serve --help`.",
+    epilog="`pumice bench serve [URL]` measures a server, `pumice bench ops` the GPU operators; "
+    "each has its own --help.",
 )(bench.command)
 app.command(bench_serve.NAME)(bench_serve.command)
+app.command(bench_ops.NAME)(bench_ops.command)

@@ -54,7 +54,7 @@ def command(
     quant: options.QuantOption = None,
     activations: options.ActivationsOption = "int16",
     max_tokens: Annotated[int, typer.Option(help="Tokens of the largest step.")] = 512,
-    max_sequences: Annotated[int, typer.Option(help="Sequences of the largest step.")] = 16,
+    max_sequences: Annotated[int, typer.Option(help="Sequences of the largest step.")] = 64,
     workers: Annotated[
         int | None,
         typer.Option(help="Compiler threads. [default: all CPUs]", show_default=False),

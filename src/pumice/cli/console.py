@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pumice.cli.settings import Settings
 from pumice.errors import PumiceError
+from pumice.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -127,7 +127,7 @@ def command(
         names=tuple(name or [served_name(chosen)]),
         api_keys=(*(api_key or ()), *_keys(api_key_file)),
         cors_origins=tuple(cors_origin or ()),
-        hosts=tuple(allow_host or ()),
+        hosts=(host, *(allow_host or ())),
         drain_timeout=drain_timeout,
         access_log=not quiet,
     )

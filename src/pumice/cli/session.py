@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pumice.cli.console import settings
 from pumice.cli.devices import parse_device
-from pumice.cli.settings import DEFAULT_MODEL
 from pumice.cli.summary import RANDOM
 from pumice.errors import ContextLengthError, UsageError
+from pumice.settings import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from pumice.prepare import PrepareSettings

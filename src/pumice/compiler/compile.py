@@ -39,7 +39,7 @@ class CompileOptions:
     quantization: str | None = None
     activations: str = "int16"
     max_tokens: int = 512
-    max_sequences: int = 16
+    max_sequences: int = 64
     max_rows: int = 64
     block_size: int = 32
     workers: int | None = None

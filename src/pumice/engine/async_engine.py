@@ -94,7 +94,7 @@ class AsyncEngine:
         with self._wake:
             self._draining = True
             self._wake.notify()
-        finished = await asyncio.to_thread(self._idle.wait, timeout_s)
+        finished = await asyncio.to_thread(self._idle.wait, timeout_s) and not self._closed
         await self.close()
         return finished
 
@@ -131,9 +131,11 @@ class AsyncEngine:
                 continue
             for delta in deltas:
                 self._deliver(delta)
+        self.engine.close()
         for request_id in self.engine.alive:
             for done in self.engine.cancel(request_id):
                 self._deliver(last_delta(done))
+        self._idle.set()
 
     def _take_commands(self) -> bool:
         """Waits for something to do; False when it is time to end."""

@@ -49,6 +49,7 @@ class LLMEngine(Generation):
         prefix_cache: bool = True,
         max_running: int | None = None,
         prefill_chunk: int | None = None,
+        mixed_steps: bool = False,
         max_waiting: int | None = None,
         speculation: Speculation | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -58,8 +59,10 @@ class LLMEngine(Generation):
         `stop_token_ids` is known. name: the model's, for people. prefix_cache: keep blocks for
         later requests. max_running: outputs that run at once; None: as many as a step holds.
         prefill_chunk: tokens of prompts in one step; None: as many as do not delay running streams
-        much. max_waiting: requests that may wait beyond those that find a place; None: any number.
-        speculation: guesses that are checked in one step; None makes none. clock: seconds.
+        much. mixed_steps: prompts are computed in steps that decode too, rather than by turns:
+        perhaps faster, but rounding then depends on what else runs. max_waiting: requests that may
+        wait beyond those that find a place; None: any number. speculation: guesses that are checked
+        in one step; None makes none. clock: seconds.
         """
         for what, value in (
             ("max_running", max_running),
@@ -83,7 +86,9 @@ class LLMEngine(Generation):
             prefix_cache=prefix_cache,
             can_copy=self._copy_blocks is not None,
         )
-        self.scheduler = Scheduler(limits, self.cache, max_running=max_running, chunk=prefill_chunk)
+        self.scheduler = Scheduler(
+            limits, self.cache, max_running=max_running, chunk=prefill_chunk, mixed=mixed_steps
+        )
         self._builder = BatchBuilder(limits)
         self._sampler = Sampler(limits.vocab_size)
         self.speculator: Speculator | None = None
@@ -95,7 +100,7 @@ class LLMEngine(Generation):
             self._grammars = GrammarCompiler(tokenizer, limits.vocab_size)
         self._max_waiting = max_waiting
         self._alive: dict[str, SequenceGroup] = {}
-        self._deadlines: list[tuple[float, int, SequenceGroup]] = []  # a heap
+        self._deadlines: list[tuple[float, str]] = []  # a heap, of finished ones too
         self._serial = itertools.count()
         self._undelivered: list[Delta] = []
         self._in_bookkeeping = False
@@ -182,8 +187,8 @@ class LLMEngine(Generation):
         self._alive[request_id] = group
         self.scheduler.add(group.lead)
         if group.request.deadline_s is not None:
-            late = now + group.request.deadline_s
-            heappush(self._deadlines, (late, next(self._serial), group))
+            group.deadline = now + group.request.deadline_s
+            heappush(self._deadlines, (group.deadline, request_id))
         self._in_bookkeeping = False
         return request_id
 
@@ -337,8 +342,9 @@ class LLMEngine(Generation):
     def _end_what_is_late(self) -> None:
         """Ends requests whose deadline is over."""
         while self._deadlines and self._deadlines[0][0] <= self.clock():
-            _, _, group = heappop(self._deadlines)
-            if group.open:
+            deadline, request_id = heappop(self._deadlines)
+            group = self._alive.get(request_id)
+            if group is not None and group.deadline == deadline:
                 self.scheduler.decisions.deadline += 1
                 self._undelivered += map(last_delta, self._finish_all(group, "deadline"))
 
@@ -368,6 +374,10 @@ class LLMEngine(Generation):
         self._in_bookkeeping = True
         self.scheduler.reset([*self.scheduler.running, *self.scheduler.waiting])
         self._in_bookkeeping = False
+
+    def close(self) -> None:
+        """Ends threads. The engine may be used again, and then makes new ones."""
+        self._masks.close()
 
     def audit(self) -> list[str]:
         """Faults in the cache's bookkeeping; an empty list is right."""

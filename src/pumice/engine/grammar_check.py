@@ -13,6 +13,7 @@ from typing import Any
 from pumice.errors import GrammarError
 
 _MAX_DEPTH = 128  # of schemas within schemas
+_MOST_BLAMED = 300  # schemas that are tried on their own to find the faulty one
 
 # Keywords by what they hold: one schema, a list of schemas, schemas by name, or something else.
 _ONE = ("items", "additionalProperties", "additionalItems")
@@ -101,7 +102,7 @@ def blame(schema: Any, error: str, fault_of: Callable[[Any], str]) -> GrammarErr
 
     fault_of(schema): what is wrong with it, or "".
     """
-    where, part = "", schema
+    where, part, left = "", schema, _MOST_BLAMED
     shared = (
         {k: schema[k] for k in ("$defs", "definitions", "$schema") if k in schema}
         if (isinstance(schema, dict))
@@ -111,6 +112,9 @@ def blame(schema: Any, error: str, fault_of: Callable[[Any], str]) -> GrammarErr
     while found and isinstance(part, dict):
         found = False
         for inner, child in _children(where, part):
+            left -= 1
+            if left < 0:
+                break
             alone = {**shared, **child} if isinstance(child, dict) else child
             if inner.split("/")[1] not in ("$defs", "definitions") and fault_of(alone) == error:
                 where, part, found = inner, child, True

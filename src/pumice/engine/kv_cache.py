@@ -107,9 +107,10 @@ class KVCache:
     def _find(self, sequence: Sequence) -> tuple[list[int], int, int]:
         """Known full blocks of the sequence's beginning; the tail after them and what of it counts.
 
-        The last token is never among them: its logits are needed.
+        The last token is never among them: its logits are needed. Nor is the one before it, as a
+        token alone would be computed by other kernels than it is in its prompt.
         """
-        size, usable = self.block_size, sequence.length - 1
+        size, usable = self.block_size, max(sequence.length - 2, 0)
         most = usable // size
         chain = sequence.content(most, size)
         found: list[int] = []

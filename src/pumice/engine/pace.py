@@ -1,12 +1,14 @@
 """How many tokens of prompts a step may hold, so that running streams keep their pace.
 
-A step with part of a prompt beside decoded tokens takes longer than one that only decodes. The
-chunk is chosen from measured times so that it takes `STRETCH` times as long: the time between two
-tokens of a running stream is then bounded by that, whatever arrives (the stall-free batching of
-Agrawal et al., "Sarathi-Serve", 2024, with the token budget measured rather than configured).
+The chunk is chosen from measured times so that it and the decoded tokens take `STRETCH` times as
+long as those alone: the time between two tokens of a running stream is then bounded by that,
+whatever arrives (the stall-free batching of Agrawal et al., "Sarathi-Serve", 2024, with the token
+budget measured rather than configured).
 """
 
 from __future__ import annotations
+
+import math
 
 STRETCH = 2.2  # of a decoding step's time; the promise is 3, and steps vary
 _FIRST = 32  # tokens, before anything was measured
@@ -27,8 +29,9 @@ class Pace:
         decode_s = self._decode_time(decode_tokens)
         if not decode_s or not self._token_s:
             return min(_FIRST, self._max_tokens)
-        most = (STRETCH - 1) * decode_s / self._token_s
-        return int(min(max(most, _LEAST), self._max_tokens))
+        # A step has a fixed cost too, so one token more costs less than the mean: rounded up.
+        most = math.ceil((STRETCH - 1) * decode_s / self._token_s)
+        return min(max(most, _LEAST), self._max_tokens)
 
     def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None:
         """A step of so many tokens took `seconds`."""

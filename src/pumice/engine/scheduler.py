@@ -1,11 +1,14 @@
 """Which tokens go into the next step. No device is touched.
 
 Continuous batching (Yu et al., "Orca", 2022) with chunked prefill (Agrawal et al., "Sarathi-Serve",
-2024). Every running sequence that is past its prompt gets its token first; what remains of a step's
-tokens goes to prompts, cut where the step is full, so a long prompt delays the others by one chunk
-at most. A waiting sequence is admitted when blocks for all of its tokens are available. When blocks
-run out, the sequence of the worst rank gives up all of its own and waits to be computed again (as
-in vLLM), so that of the best rank always goes on.
+2024). Sequences that are past their prompt decode in every other step at least; between, prompts
+are computed in chunks, so a long one delays the others by one chunk at most. Steps that only decode
+run the kernels made for that, and so a sequence's numbers do not depend on what else is there. With
+`mixed`, chunks ride in the decoding steps instead: less work where weights are slow to read.
+
+A waiting sequence is admitted when blocks for all of its tokens are available. When blocks run out,
+the sequence of the worst rank gives up all of its own and waits to be computed again (as in vLLM),
+so that of the best rank always goes on.
 
 A sequence's rank is its arrival plus `AGEING_S` seconds for each step of priority. It does not
 change, and yet a sequence that waits gains on all that arrive later: nothing waits for ever behind
@@ -42,9 +45,11 @@ class Scheduler:
         *,
         max_running: int | None = None,
         chunk: int | None = None,
+        mixed: bool = False,
     ) -> None:
         """max_running: sequences that run at once. chunk: tokens of prompts in one step; None: as
-        many as do not delay the others much (`Pace`).
+        many as do not delay the others much (`Pace`). mixed: a step may decode and compute prompts;
+        else they take turns.
         """
         self.cache = cache
         self.pace = Pace(limits.max_tokens)
@@ -52,6 +57,8 @@ class Scheduler:
         self._max_tokens = limits.max_tokens
         self._max_rows = limits.max_rows
         self._chunk = chunk
+        self._mixed = mixed
+        self._decoded = False  # by the last step
         # So every running sequence can have its token and its row of logits in every step.
         self.max_running = min(limits.max_sequences, limits.max_rows, limits.max_tokens)
         if max_running is not None:
@@ -107,20 +114,29 @@ class Scheduler:
         plan = StepPlan()
         if self.waiting:
             self._make_way(self.waiting[0])
-        self._decode(plan)
+        if self._mixed or not self._decoded:
+            self._decode(plan)
+        self._decoded = plan.tokens > 0
+        if self._mixed or not self._decoded:
+            self._compute_prompts(plan)
+        if not plan.tokens:  # it was the prompts' turn, and there are none
+            self._decode(plan)
+        return plan
+
+    def _compute_prompts(self, plan: StepPlan) -> None:
+        """Parts of prompts for what the step has room for, and who can be admitted."""
         budget = self._max_tokens - plan.tokens
+        decoding = sum(s.length - s.computed == 1 for s in self.running)
         if self._chunk is not None:
             budget = min(budget, self._chunk)
-        elif plan.tokens:
-            budget = min(budget, self.pace.chunk(plan.tokens))
-        if len(plan.sequences) < len(self.running):
-            for sequence in self.running:
-                if sequence.length - sequence.computed > 1 and budget:
-                    budget -= self._prefill(plan, sequence, budget)
+        elif decoding:
+            budget = min(budget, self.pace.chunk(decoding))
+        for sequence in self.running:
+            if sequence.length - sequence.computed > 1 and budget:
+                budget -= self._prefill(plan, sequence, budget)
         while self.waiting and budget and (admitted := self._admit()) is not None:
             plan.admitted.append(admitted)
             budget -= self._prefill(plan, admitted, budget)
-        return plan
 
     def _decode(self, plan: StepPlan) -> None:
         """A token for each sequence that is past its prompt, and its guesses if there is room."""
@@ -144,7 +160,13 @@ class Scheduler:
         plan.decode_tokens = plan.tokens
 
     def _prefill(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
-        count = min(sequence.length - sequence.computed, budget)
+        remaining = sequence.length - sequence.computed
+        count = min(remaining, budget)
+        if remaining - count == 1 and (count > 1 or plan.tokens):
+            # A last token alone would be computed by decoding's kernels, which round otherwise.
+            count -= 1
+        if not count:
+            return budget  # the next step's
         plan.add(sequence, count)
         self.decisions.chunks += 1
         return count

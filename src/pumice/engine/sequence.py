@@ -97,7 +97,9 @@ class Sequence:
 
 
 class SequenceGroup:
-    """All outputs of a request. `open`: those that have not finished, the first one at first."""
+    """All outputs of a request. `open`: those that have not finished, the first one at first.
+    `deadline`: in seconds of the engine's clock.
+    """
 
     def __init__(self, sequences: list[Sequence]) -> None:
         self.request = sequences[0].request
@@ -105,4 +107,5 @@ class SequenceGroup:
         self.prompt_length = sequences[0].prompt_length
         self.lead = sequences[0]
         self.open = list(sequences)
+        self.deadline: float | None = None
         self.lead.siblings = sequences[1:]

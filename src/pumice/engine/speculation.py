@@ -2,8 +2,9 @@
 
 Speculative decoding (Leviathan et al., 2023): a step over one token of a sequence costs nearly as
 much as one over several, so right guesses are tokens for little. Guesses never change what is
-generated (`choose` says why); they only cost or save time. How many are worth it is decided from
-measurements, and none are made where they lose.
+generated (`choose` says why), but for rounding: where a device computes one token by other kernels
+than several, a near tie may fall the other way. How many are worth it is decided from measurements,
+and none are made where they lose.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ class Speculator:
         if not self._settings.adaptive:
             return self._settings.most
         share = self._cost.token_share(sequences)
-        if share is None:
-            return self._settings.most if self._cost.plain_known(sequences) else 0
+        if share is None:  # a few tries, of different sizes, tell what guesses cost
+            tries = min(1 + self.steps % 4, self._settings.most)
+            return tries if self._cost.plain_known(sequences) else 0
         right = self._right.get(id(sequence), _PRIOR)
         if right <= share:
             waited = self._waited.get(id(sequence), 0) + 1

@@ -44,10 +44,14 @@ def get_spec(name: str) -> OperatorSpec:
 
 # Operators of the tensor engine, which have Triton kernels; named as users of PyTorch know them.
 GPU_OPERATORS: dict[str, str] = {
+    "batched_gemm": "pumice.operators.batched_gemm.spec:SPEC",
+    "gated_gemm": "pumice.operators.gated_gemm.spec:SPEC",
     "gemm": "pumice.operators.gemm.spec:SPEC",
     "flash_attention": "pumice.operators.flash_attention.spec:SPEC",
+    "mla_decode": "pumice.operators.mla_decode.spec:SPEC",
     "paged_attention": "pumice.operators.paged_attention.spec:SPEC",
     "paged_prefill": "pumice.operators.paged_prefill.spec:SPEC",
+    "rope_cache": "pumice.operators.rope_cache.spec:SPEC",
     "activation_mul": "pumice.operators.activation_mul.spec:SPEC",
     "dequantize_fp8": "pumice.operators.quantize_fp8.dequantize_spec:SPEC",
     "dequantize_w4": "pumice.operators.gemm_w4.dequantize_spec:SPEC",
@@ -61,6 +65,8 @@ GPU_OPERATORS: dict[str, str] = {
     "gemm_fp8": "pumice.operators.gemm_fp8.spec:SPEC",
     "gemm_fp8_block": "pumice.operators.gemm_fp8_block.spec:SPEC",
     "gemm_int8": "pumice.operators.gemm_int8.spec:SPEC",
+    "moe_gemm": "pumice.operators.moe_gemm.spec:SPEC",
+    "topk_softmax": "pumice.operators.topk_softmax.spec:SPEC",
 }
 
 

@@ -15,7 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pumice.server.context import ServerContext
 from pumice.server.errors import ApiError, body_of, from_exception
 from pumice.server.responses import ClientGone
+from pumice.server.tally import TALLY, Tally
 
+GONE = 499  # in the log and the figures: the client left, as nginx has it
 log = logging.getLogger("pumice.server")
 
 
@@ -31,7 +33,9 @@ class Access:
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
-        status = 0
+        tally = Tally()
+        TALLY.set(tally)
+        status, gone = 0, False
         name = uuid.uuid4().hex
 
         async def watched(message: Message) -> None:
@@ -46,7 +50,7 @@ class Access:
         try:
             await self._app(scope, receive, watched)
         except ClientGone:
-            pass
+            gone = True
         except Exception as error:
             if status == 0:
                 await self._tell(error, scope, receive, watched)
@@ -54,22 +58,23 @@ class Access:
                 log.error("the answer broke off", exc_info=error)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
-            gone = status == 0
-            self._context.metrics.answered(scope["method"], route, 499 if gone else status)
+            if gone or status == 0:
+                status = GONE
+            self._context.metrics.answered(scope["method"], route, status)
             if self._context.settings.access_log:
-                self._line(scope, 499 if gone else status, time.perf_counter() - start)
+                self._line(scope, status, time.perf_counter() - start, tally)
 
     async def _tell(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         await error_answer(error, scope["path"], self._context)(scope, receive, send)
 
     @staticmethod
-    def _line(scope: Scope, status: int, seconds: float) -> None:
+    def _line(scope: Scope, status: int, seconds: float, tally: Tally) -> None:
         client = (scope.get("client") or ("-",))[0]
         path = scope["path"].encode("unicode_escape").decode()[:200]
         clock = time.strftime("%H:%M:%S")
         try:
             print(
-                f"{clock} {client} {scope['method']} {path} {status} {seconds:.3f} s",
+                f"{clock} {client} {scope['method']} {path} {status} {seconds:.3f} s{tally}",
                 file=sys.stderr,
                 flush=True,
             )

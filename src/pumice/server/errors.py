@@ -73,10 +73,18 @@ def from_exception(error: BaseException, *, retry_after: float = 1) -> ApiError:
         for name, status, code in _STATUS:
             kind = getattr(errors, name, None)
             if kind is not None and isinstance(error, kind):
-                param = getattr(error, "where", None) or None
+                param = getattr(error, "where", None) or _named(error)
                 wait = retry_after if status in (429, 503) else None
                 return ApiError(status, error.message, code=code, param=param, retry_after=wait)
     return ApiError(500, "the server failed on this request; its log says why", code="internal")
+
+
+def _named(error: PumiceError) -> str | None:
+    """The sampling parameter that a UsageError's sentence begins with."""
+    from pumice.engine.sampling_params import SamplingParams
+
+    word = error.message.partition(" ")[0].partition("[")[0]
+    return word if word in SamplingParams.__dataclass_fields__ else None
 
 
 _KINDS: Mapping[int, tuple[str, str]] = {  # status → OpenAI's type, Anthropic's type

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -35,11 +34,11 @@ class Chosen:
 
 @functools.cache
 def database(arch: str) -> Database:
-    """The shipped rows of an architecture, and the user's before them."""
-    return Database(arch, (*user_folders, DATA))
+    """The user's rows of an architecture, as `pumice tune` wrote them, and the shipped ones."""
+    from pumice.settings import Settings
 
-
-user_folders: list[Path] = []  # what `pumice tune` wrote; the CLI adds its cache's folder
+    mine = Settings.from_environment().cache_dir / "tuning"
+    return Database(arch, (mine, DATA))
 
 
 def choose(problem: Problem, target: Target) -> Chosen:

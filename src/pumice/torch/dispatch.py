@@ -13,7 +13,7 @@ from pumice.errors import DeviceError, UsageError
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.torch.choose import Chosen, choose
-from pumice.torch.launch import spec_of, target_of
+from pumice.torch.launch import architecture_of, spec_of
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -31,7 +31,7 @@ def _given(operator: str, tensors: Mapping[str, torch.Tensor | None]) -> dict[st
 @functools.lru_cache(maxsize=4096)
 def chosen_for(problem: Problem, index: int) -> Chosen:
     """The kernel of a problem on GPU `index`, bound."""
-    return choose(problem, target_of(index))
+    return choose(problem, architecture_of(index))
 
 
 def output_specs(

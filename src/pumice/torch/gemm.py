@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pumice.errors import UnsupportedError, UsageError
+from pumice.errors import UsageError
 from pumice.torch import operators  # noqa: F401  (registers torch.ops.pumice)
 
+FLOATS8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -109,19 +110,19 @@ class TunedGemm:
         x: Tensor, weight: Tensor, bias: Tensor | None, scale_a: Tensor | None,
         scale_b: Tensor | None, out_dtype: torch.dtype | None,
     ) -> Tensor:  # fmt: skip
-        from pumice.operators.registry import GPU_OPERATORS
-
-        name = "gemm_int8" if x.dtype == torch.int8 else "gemm_fp8"
-        if name not in GPU_OPERATORS:
-            raise UnsupportedError(f"tgemm.mm: products of {x.dtype} are not in this version")
         if scale_a is None or scale_b is None:
             raise UsageError("tgemm.mm: 8-bit operands need both scale_a and scale_b")
-        from pumice.torch.dispatch import call
-
-        attrs = {"out_dtype": str(out_dtype or torch.bfloat16).removeprefix("torch.")}
-        tensors = {"x": x.reshape(-1, x.shape[-1]), "w": weight, "bias": bias,
-                   "x_scale": scale_a, "w_scale": scale_b}  # fmt: skip
-        out = call(name, tensors, attrs)["out"]
+        if x.dtype == torch.int8:
+            run = torch.ops.pumice.gemm_int8
+        elif x.dtype in FLOATS8:
+            run = torch.ops.pumice.gemm_fp8
+        else:
+            raise UsageError(
+                f"tgemm.mm: x is {x.dtype} with scales; allowed: int8, "
+                + ", ".join(str(dtype) for dtype in FLOATS8)
+            )
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        out: Tensor = run(rows, weight, scale_a, scale_b, bias, out_dtype or torch.bfloat16)
         return out.reshape(*x.shape[:-1], weight.shape[0])
 
 

@@ -39,7 +39,7 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
 
 
 @functools.cache
-def target_of(index: int) -> Target:
+def architecture_of(index: int) -> Target:
     """The target of a GPU that PyTorch sees. UnsupportedError lists the known architectures."""
     if torch.version.hip is not None:
         name = torch.cuda.get_device_properties(index).gcnArchName.split(":")[0]

@@ -82,8 +82,12 @@ class QuantLinear(nn.Module):
         return out.reshape(*x.shape[:-1], out.shape[-1])
 
     @staticmethod
-    def from_linear(layer: nn.Linear, group: int = 32) -> QuantLinear:
-        """Quantizes a layer's weight as q4f16_1 does: codes 0 … 14 around 7, float16 scales."""
+    def from_linear(layer: nn.Linear, group: int = 32, packing: str | None = None) -> QuantLinear:
+        """Quantizes a layer's weight as q4f16_1 does: codes 0 … 14 around 7, float16 scales.
+
+        packing: "rows" for one token at a time, "blocks" for several; None: what is best for the
+        layer's device.
+        """
         from pumice.operators.gemm_w4.layout import best_packing, pack
 
         weight = layer.weight.detach().float().cpu()
@@ -92,9 +96,10 @@ class QuantLinear(nn.Module):
         scales = (groups.abs().amax(-1) / 7).half()
         steps = scales.float().clamp(min=1e-12)[..., None]
         codes = (groups / steps).round().clamp(-7, 7).add(7).to(torch.uint8)
-        device = layer.weight.device
-        packing = best_packing(k, "rocm" if torch.version.hip else device.type)
+        if packing is None:
+            packing = best_packing(k, "rocm" if torch.version.hip is not None else "cuda")
         words = torch.from_numpy(pack(codes.view(n, k).numpy(), packing))
+        device = layer.weight.device
         bias = None if layer.bias is None else layer.bias.detach()
         return QuantLinear(words.to(device), scales.to(device), None, bias, group, 7, packing)
 

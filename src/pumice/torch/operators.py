@@ -76,6 +76,68 @@ def _(
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
+def _dtype_attr(out_dtype: torch.dtype) -> dict[str, Any]:
+    return {"out_dtype": str(out_dtype).removeprefix("torch.")}
+
+
+def _product(x: Tensor, w: Tensor, out_dtype: torch.dtype) -> Tensor:
+    return x.new_empty((x.shape[0], w.shape[0]), dtype=out_dtype)
+
+
+@torch.library.custom_op("pumice::gemm_fp8", mutates_args=())
+def gemm_fp8(
+    x: Tensor, w: Tensor, x_scale: Tensor | None, w_scale: Tensor | None,
+    bias: Tensor | None = None, out_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:  # fmt: skip
+    """(x_scale·x[M, K]) · (w_scale·w[N, K])ᵀ + bias of 8-bit floats; scales whole or a row."""
+    tensors = {"x": x, "w": w, "x_scale": x_scale, "w_scale": w_scale, "bias": bias}
+    return call("gemm_fp8", tensors, _dtype_attr(out_dtype))["out"]
+
+
+@gemm_fp8.register_fake
+def _(
+    x: Tensor, w: Tensor, x_scale: Tensor | None, w_scale: Tensor | None,
+    bias: Tensor | None = None, out_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:  # fmt: skip
+    return _product(x, w, out_dtype)
+
+
+@torch.library.custom_op("pumice::gemm_int8", mutates_args=())
+def gemm_int8(
+    x: Tensor, w: Tensor, x_scale: Tensor | None, w_scale: Tensor | None,
+    bias: Tensor | None = None, out_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:  # fmt: skip
+    """As `gemm_fp8`, of int8."""
+    tensors = {"x": x, "w": w, "x_scale": x_scale, "w_scale": w_scale, "bias": bias}
+    return call("gemm_int8", tensors, _dtype_attr(out_dtype))["out"]
+
+
+@gemm_int8.register_fake
+def _(
+    x: Tensor, w: Tensor, x_scale: Tensor | None, w_scale: Tensor | None,
+    bias: Tensor | None = None, out_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:  # fmt: skip
+    return _product(x, w, out_dtype)
+
+
+@torch.library.custom_op("pumice::gemm_fp8_block", mutates_args=())
+def gemm_fp8_block(
+    x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:  # fmt: skip
+    """DeepSeek-V3's product: x_scale [M, ⌈K/128⌉], w_scale [⌈N/128⌉, ⌈K/128⌉]."""
+    tensors = {"x": x, "w": w, "x_scale": x_scale, "w_scale": w_scale}
+    return call("gemm_fp8_block", tensors, _dtype_attr(out_dtype))["out"]
+
+
+@gemm_fp8_block.register_fake
+def _(
+    x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> Tensor:  # fmt: skip
+    return _product(x, w, out_dtype)
+
+
 @torch.library.custom_op("pumice::rms_norm", mutates_args=())
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float = 1e-6) -> Tensor:
     """x[T, H] / sqrt(mean(x²) + eps) · weight[H]."""

@@ -96,14 +96,71 @@ def _dense(problem: Problem) -> dict[str, Peer]:
     return {"cublas.dense": cublas}
 
 
+def _dense_of_blocks(problem: Problem) -> dict[str, Peer]:
+    """cuBLAS on bfloat16 operands of the same shapes."""
+    dense: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def cublas(t: Tensors) -> torch.Tensor:
+        if id(t) not in dense:
+            dense[id(t)] = (t["x"].to(torch.bfloat16), t["w"].to(torch.bfloat16))
+        return F.linear(*dense[id(t)])
+
+    return {"cublas.bf16": cublas}
+
+
+def _scaled(problem: Problem) -> dict[str, Peer]:
+    found = _dense_of_blocks(problem)
+    m, k = problem["x"].shape
+    whole = all(problem[name].elements == 1 for name in ("x_scale", "w_scale"))
+    if problem["x"].dtype != "float8_e4m3fn" or problem["w"].shape[0] % 16 or k % 16:
+        return found
+    dtype = getattr(torch, problem["out"].dtype)
+
+    def scaled_mm(t: Tensors) -> torch.Tensor:
+        a, b = t["x_scale"], t["w_scale"]
+        if not whole:
+            a, b = a.reshape(-1, 1).expand(m, 1), b.reshape(1, -1)
+        return torch._scaled_mm(t["x"], t["w"].t(), a, b, out_dtype=dtype)
+
+    return {"cublas": scaled_mm, **found}
+
+
+def _batched(problem: Problem) -> dict[str, Peer]:
+    if problem.attrs:
+        return {}
+    return {"cublas": lambda t: torch.bmm(t["x"], t["w"].transpose(1, 2))}
+
+
+def _gated(problem: Problem) -> dict[str, Peer]:
+    if problem.attrs.get("activation", "silu") != "silu" or problem["x"].dtype != "bfloat16":
+        return {}
+
+    def eager(t: Tensors) -> torch.Tensor:
+        gate, up = F.linear(t["x"], t["w"]).chunk(2, -1)
+        return F.silu(gate) * up
+
+    return {"cublas+eager": eager}
+
+
+def _softmax(problem: Problem) -> dict[str, Peer]:
+    return {"eager": lambda t: torch.softmax(t["x"], -1)}
+
+
 _PEERS: dict[str, Callable[[Problem], dict[str, Peer]]] = {
     "activation_mul": _activation,
+    "batched_gemm": _batched,
     "flash_attention": _attention,
+    "gated_gemm": _gated,
     "gemm": _gemm,
+    "gemm_fp8": _scaled,
+    "gemm_fp8_block": _dense_of_blocks,
     "gemm_w4": _dense,
     "norm": _norm,
+    "softmax": _softmax,
 }
-OTHER_RESULT = frozenset({"cublas.dense"})  # peers that compute the same shapes, not the same
+OTHER_RESULT = frozenset(
+    {"cublas.dense", "cublas.bf16"}
+)  # peers that compute the same shapes, not the same
 
 
 def peers_of(problem: Problem) -> dict[str, Peer]:

@@ -50,6 +50,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "hipModuleGetGlobal": (P, P, P, P),
     "hipFuncGetAttribute": (P, I, P),
     "hipModuleLaunchKernel": (P, U, U, U, U, U, U, U, P, P, P),
+    "hipModuleLaunchCooperativeKernel": (P, U, U, U, U, U, U, U, P, P),
+    "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor": (P, P, I, S),
     "hipStreamBeginCapture": (P, I),
     "hipStreamEndCapture": (P, P),
     "hipGraphInstantiateWithFlags": (P, P, W),

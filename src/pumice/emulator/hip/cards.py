@@ -31,6 +31,18 @@ class Card:
     l2_bytes: int
     integrated: bool = False
 
+    def blocks_per_unit(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """Blocks that a compute unit holds at once, by waves, VGPRs and LDS.
+
+        LLVM's AMDGPUUsage gives the register files: a SIMD of RDNA3 and RDNA4 has 1536 VGPRs a lane
+        in units of 24, at most 16 waves, 2 SIMDs a unit; CDNA 512 in units of 8, 8 waves, 4 SIMDs.
+        """
+        file, granule, most, simds = (1536, 24, 16, 2) if self.wave == 32 else (512, 8, 8, 4)
+        waves = -(-threads // self.wave)
+        rounded = -(-max(1, registers) // granule) * granule
+        by_waves = simds * min(most, file // rounded) // waves
+        return min(by_waves, self.shared_bytes // shared_bytes if shared_bytes else by_waves)
+
 
 def _rdna(
     name: str, arch: str, gib: int, units: int, mhz: int, memory_mhz: int, bits: int, l2_mib: int

@@ -35,7 +35,11 @@ class KernelCalls(WorkCalls):
             raise HipError(Status.INVALID_IMAGE, error.message) from None
 
     def _hipModuleUnload(self, handle: int) -> None:
-        self._delete(handle, Module)
+        module = self._get(handle, Module)
+        del self._objects[handle]
+        if self._lost is None:  # kernels of it may be on their way
+            self._hipDeviceSynchronize()
+        self.executor.unload(module.kernels)
 
     def _hipModuleGetFunction(self, out: int, module: int, name: int) -> None:
         kernels = self._get(module, Module).kernels
@@ -63,6 +67,20 @@ class KernelCalls(WorkCalls):
         if attribute not in values:
             raise HipError(Status.INVALID_VALUE, f"function attribute {attribute} is not emulated")
         abi.write_int(out, values[attribute])
+
+    def _hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+        self, out: int, function: int, threads: int, shared: int
+    ) -> None:
+        kernel = self._get(function, LoadedKernel)
+        if not 1 <= threads <= kernel.max_threads:
+            raise HipError(Status.INVALID_VALUE, f"{threads} threads in a block of {kernel.name}")
+        blocks = self.card.blocks_per_unit(threads, kernel.registers, kernel.shared_bytes + shared)
+        abi.write_int(out, blocks)
+
+    def _hipModuleLaunchCooperativeKernel(self, function: int, *rest: int) -> None:
+        raise HipError(
+            Status.NOT_SUPPORTED, "the emulator runs blocks one after another, not all at once"
+        )
 
     def _hipModuleLaunchKernel(self, function: int, *rest: int) -> None:
         kernel = self._get(function, LoadedKernel)
@@ -92,10 +110,13 @@ class KernelCalls(WorkCalls):
                     shared,
                     arguments,
                 )
-            except DeviceError as error:
-                raise HipError(Status.ILLEGAL_ADDRESS, str(error)) from None
             except PumiceError as error:
-                raise HipError(Status.LAUNCH_FAILURE, str(error)) from None
+                fault = isinstance(error, DeviceError)
+                detail = f"kernel {kernel.name}: {error.message}"
+                if fault and error.hint:  # the sanitizer knows more
+                    detail += f" (rocm:sanitized-{self.card.arch} names the source line)"
+                status = Status.ILLEGAL_ADDRESS if fault else Status.LAUNCH_FAILURE
+                raise HipError(status, detail) from None
 
         self._stream(stream).put(work)
 

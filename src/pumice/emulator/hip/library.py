@@ -16,9 +16,11 @@ class HipLibrary(KernelCalls):
     """C functions as attributes, like those of a library opened by ctypes.CDLL."""
 
 
-def open_library(arch: str) -> HipLibrary:
-    """The stand-in for a card of an architecture, with the emulator beneath."""
+def open_library(arch: str, *, sanitize: bool = False) -> HipLibrary:
+    """The stand-in for a card of an architecture, with the emulator beneath. sanitize: races, reads
+    of LDS before writes and NaN out of numbers are faults too; out-of-bounds accesses always are.
+    """
     from pumice.emulator.hip.machine import Machine
 
     chosen = card(arch)
-    return HipLibrary(chosen, Machine(chosen))
+    return HipLibrary(chosen, Machine(chosen, sanitize=sanitize))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from pumice.binary.amdgpu import Kernel, read_code_object
 from pumice.emulator.emulator import Emulator, pack
 from pumice.emulator.hip.cards import Card
 from pumice.emulator.hip.executor import LoadedKernel
+from pumice.emulator.report import LaunchReport
 from pumice.errors import UnsupportedError
 
 _SLACK = 1 << 30  # address space for code, arguments and guards between allocations
@@ -18,14 +19,17 @@ _OBJECT = 1  # STT_OBJECT
 
 
 class Machine:
-    """Runs code objects of one architecture. sanitize: faults of any kind fail the launch, also
-    those that a real card would let pass (LDS read before it was written, races).
+    """Runs code objects of one architecture.
+
+    sanitize: faults of any kind fail the launch, also those that a real card would let pass (LDS
+    read before it was written, races). observe: is given every launch's report (`LaunchReport`:
+    instructions by class, traffic, conflicts), which then is measured.
     """
 
-    def __init__(self, chosen: Card, *, sanitize: bool = True) -> None:
+    def __init__(self, chosen: Card, *, sanitize: bool = False) -> None:
         self.emulator = Emulator(chosen.arch, capacity=chosen.memory_bytes + _SLACK)
         self.sanitize = sanitize
-        self.launches = 0
+        self.observe: Callable[[LaunchReport], None] | None = None
 
     def allocate(self, nbytes: int) -> int:
         return self.emulator.allocate(nbytes)
@@ -57,6 +61,10 @@ class Machine:
         }
         return kernels, variables
 
+    def unload(self, kernels: Mapping[str, LoadedKernel]) -> None:
+        for module in {id(k.handle[0]): k.handle[0] for k in kernels.values()}.values():
+            self.emulator.unload(module)
+
     def launch(
         self,
         kernel: LoadedKernel,
@@ -69,7 +77,6 @@ class Machine:
         module, name = kernel.handle
         data = bytearray(pack(module.kernel(name), [], grid, block))  # what callers don't pass
         data[: kernel.argument_bytes] = arguments[: kernel.argument_bytes]
-        self.launches += 1
         report = self.emulator.launch(
             kernel.handle,
             grid,
@@ -77,8 +84,10 @@ class Machine:
             bytes(data),
             lds_bytes=shared_bytes,
             sanitize=self.sanitize,
-            measure=False,
+            measure=self.observe is not None,
         )
+        if self.observe is not None:
+            self.observe(report)
         if self.sanitize:
             report.check()
 

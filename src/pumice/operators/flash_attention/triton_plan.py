@@ -211,12 +211,12 @@ def _long(target: Target, width: int) -> list[_Tile]:
     unit = target.matrix_unit
     if unit in ("wgmma", "tcgen05"):
         # A tile of one warpgroup leaves room for a second program on the multiprocessor, whose
-        # products run while the first computes exponentials.
+        # products run while the first computes exponentials; of 128 rows it spills a little.
         if width <= 64:
             return [(128, 64, 4, 3), (128, 128, 8, 3), (128, 128, 4, 2), (64, 128, 4, 3),
                     (64, 64, 4, 4), (128, 64, 8, 4)]  # fmt: skip
         if width <= 128:
-            return [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 8, 2),
+            return [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 4, 2), (128, 64, 8, 3),
                     (64, 128, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2)]  # fmt: skip
         return [(128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3), (64, 32, 4, 3)]
     if unit == "mma":
@@ -233,6 +233,8 @@ def _long(target: Target, width: int) -> list[_Tile]:
     if width <= 64:
         return [(128, 32, 8, 1), (64, 32, 4, 1), (64, 16, 4, 1)]
     if doubled_operands(target):
+        # A wave's 16 rows of q alone take one register a column of a head: slices of the values
+        # leave room for them up to 128 columns; wider heads still spill some.
         v = 256 if width <= 128 else 64
         return [(128, 16, 8, 1, 0, v), (64, 16, 4, 1, 0, v)]
     if width <= 128:

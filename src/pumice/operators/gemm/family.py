@@ -147,6 +147,8 @@ class Vector(Family):
             wide = block >= 2 * max(product.K, 1) and warps > 1
             if bn > 1 and bn * product.M * vector > 256:
                 continue  # each is a multiplication in the unrolled loop
+            if bn * vector > 128:
+                continue  # each is a register of a lane
             if wide or warps * target.wave > 512:
                 continue
             found.append({"BN": bn, "BK": block, "warps": warps, "vector": vector})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pumice.operators.gemm.family import Family, SplitK, StreamK, Tiled, Vector
-from pumice.operators.gemm.product import FP8, Product, of_problem, upcasts
+from pumice.operators.gemm.product import FP8, Product, decodes, of_problem, upcasts
 from pumice.operators.gemm.tiles import Tile
 from pumice.operators.gemm.triton_plan import tile_launches
 from pumice.operators.gemm_fp8_block.kernel_triton import fp8_block_gemv, fp8_tile
@@ -84,7 +84,7 @@ class BlockVector(Vector):
         arguments = product.arguments() | scale_strides(problem)
         constants = product.constants() | {
             "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
-            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": upcasts(product.dtype, target),
+            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": decodes(product.dtype, target),
         }  # fmt: skip
         names = set(fp8_block_gemv.arg_names)
         launch = Launch(

@@ -154,7 +154,15 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
     )  # fmt: skip
     if splits == 1:
         return Plan((launch,))
-    combine = Launch(
+    combine = combine_launch(out, splits)
+    return Plan((launch, combine), {"partial": partial, "lse": lse})
+
+
+def combine_launch(out: TensorSpec, splits: int) -> Launch:
+    """The workspaces "partial" [T, H, splits, Dv] and "lse" [T, H, splits] into "out"."""
+    tokens, heads, dim = out.shape
+    size = next_power_of_2(splits) * next_power_of_2(dim)
+    return Launch(
         kernel=_kernel("combine_splits"),
         grid=(tokens * heads, 1, 1),
         arguments={
@@ -163,11 +171,10 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
             "heads": heads, "splits": splits,
         },
         constants={
-            "DV": dim_v, "BLOCK_S": next_power_of_2(splits), "BLOCK_V": next_power_of_2(dim_v),
+            "DV": dim, "BLOCK_S": next_power_of_2(splits), "BLOCK_V": next_power_of_2(dim),
         },
-        num_warps=1 if splits * dim_v <= 2048 else 4,
+        num_warps=1 if size <= 2048 else 4 if size <= 8192 else 8,
     )  # fmt: skip
-    return Plan((launch, combine), {"partial": partial, "lse": lse})
 
 
 def _kernel(name: str) -> Any:

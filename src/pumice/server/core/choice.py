@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from pumice.server.core.emoji import WholeEmoji
 from pumice.server.parsers.events import ContentDelta, Event, ReasoningDelta, ToolCallStart
 from pumice.text.stop import StopMatcher
 
@@ -44,7 +45,9 @@ class Choice:
         hidden: frozenset[str] = frozenset(),
     ) -> None:
         self._parser = parser
-        self._matcher = StopMatcher(list(stop))
+        self._stop = list(stop)
+        self._matcher = StopMatcher(self._stop)
+        self._emoji = WholeEmoji()
         self._one_call = one_call
         self._hidden = hidden
         self._done = False
@@ -73,11 +76,7 @@ class Choice:
         if self.done:
             return []
         events = self._pass(self._parser.finish())
-        if not self.done:
-            rest = self._matcher.finish()
-            if rest:
-                events.append(ContentDelta(rest))
-        return events
+        return events if self.done else events + self._flush()
 
     def _pass(self, events: list[Event]) -> list[Event]:
         passed: list[Event] = []
@@ -85,20 +84,27 @@ class Choice:
             if self.done:
                 break
             if isinstance(event, ContentDelta):
-                text = self._matcher.push(self._visible(event.text))
+                text = self._emoji.push(self._matcher.push(self._visible(event.text)))
+                if self._matcher.matched is not None:
+                    text += self._emoji.finish()
                 if text:
                     passed.append(ContentDelta(text))
                 continue
             if isinstance(event, ToolCallStart):
                 if self._one_call and self.tool_calls:
+                    passed += self._flush()
                     self._done = True
                     break
                 self.tool_calls += 1
-                held = self._matcher.finish()  # a stop string does not reach over a call
-                if held:
-                    passed.append(ContentDelta(held))
+                passed += self._flush()
+                self._matcher = StopMatcher(self._stop)  # a stop string does not reach over a call
             passed.append(event)
         return passed
+
+    def _flush(self) -> list[Event]:
+        """Text that was held and turned out to be no beginning."""
+        rest = self._emoji.push(self._matcher.finish()) + self._emoji.finish()
+        return [ContentDelta(rest)] if rest else []
 
     def _visible(self, text: str) -> str:
         for token in self._hidden:

@@ -17,6 +17,7 @@ from pumice.server.core.prompt import PromptIds, encode, too_long
 from pumice.server.errors import ApiError
 from pumice.server.metrics import Watch
 from pumice.server.parsers.events import Event
+from pumice.server.tally import TALLY
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,10 @@ async def _run(
         ended = "error"
         raise
     finally:
+        tally = TALLY.get(None)
+        if tally is not None:
+            tally.prompt += len(prompt.ids)
+            tally.output += sum(counts)
         for index in open_choices:
             watch.end(ended, len(prompt.ids), counts[index])
         await deltas.aclose()

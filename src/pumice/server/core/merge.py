@@ -1,11 +1,40 @@
-"""Several jobs' steps as one stream, in the order in which they come."""
+"""Several jobs of one call: all of them or none, and their steps as one stream."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from pumice.server.core.generate import Step, Steps
+from pumice.server.context import ServerContext
+from pumice.server.core.generate import Generation, Step, Steps, start
+from pumice.server.core.job import Job
+from pumice.server.core.result import Result, collect
+
+
+async def start_all(context: ServerContext, jobs: Sequence[Job]) -> list[Generation]:
+    """When one is refused, or the caller is cancelled, those that run are closed."""
+    tasks = [asyncio.ensure_future(start(context, job)) for job in jobs]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        for item in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(item, Generation):
+                await item.steps.aclose()
+        raise
+
+
+async def collect_all(generations: Sequence[Generation], choices: int) -> list[list[Result]]:
+    """`collect` of each. When one fails the others are closed."""
+    tasks = [asyncio.ensure_future(collect(item, choices)) for item in generations]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 async def merged(several: Sequence[Steps]) -> AsyncGenerator[tuple[int, Step], None]:

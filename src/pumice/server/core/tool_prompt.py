@@ -13,12 +13,13 @@ from pumice.server.core.job import Message
 _HEAD = """You can call these functions, given as JSON Schema, one a line:
 """
 _BARE = """
-To call one, answer with nothing but a JSON object: {"name": "the function", "arguments": {...}}
+To call one, answer with nothing but a JSON object:
+{"name": "<function>", "arguments": {<its arguments>}}
 For several calls, write one object a line. Otherwise answer in words."""
 _TAGGED = """
 To call one, answer with nothing but a JSON object in tags, several one after the other:
 <tool_call>
-{"name": "the function", "arguments": {...}}
+{"name": "<function>", "arguments": {<its arguments>}}
 </tool_call>
 Otherwise answer in words."""
 

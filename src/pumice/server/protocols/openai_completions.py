@@ -5,9 +5,9 @@ https://platform.openai.com/docs/api-reference/completions
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,10 +17,10 @@ from starlette.responses import Response
 from pumice.engine.request import TokenLogprob
 from pumice.server.body import json_router
 from pumice.server.context import ServerContext
-from pumice.server.core.generate import End, Generation, Step, start
+from pumice.server.core.generate import End, Generation, Step
 from pumice.server.core.job import Job
-from pumice.server.core.merge import merged
-from pumice.server.core.result import Result, Usage, collect
+from pumice.server.core.merge import collect_all, merged, start_all
+from pumice.server.core.result import Result, Usage
 from pumice.server.errors import bad_request, body_of, from_exception, unsupported
 from pumice.server.parsers.events import ContentDelta
 from pumice.server.protocols.fields import (
@@ -133,20 +133,8 @@ async def _answer(context: ServerContext, body: CompletionRequest, jobs: list[Jo
     answer = _Answer(context, body, jobs, generations)
     if body.stream:
         return Stream(answer.stream(), context.settings, answer.release, headers=headers)
-    results = await asyncio.gather(*(collect(g, jobs[0].n) for g in generations))
+    results = await collect_all(generations, jobs[0].n)
     return json_answer(answer.whole(results), headers)
-
-
-async def start_all(context: ServerContext, jobs: list[Job]) -> list[Generation]:
-    """All of them, or none: when one is refused the others are cancelled."""
-    started = await asyncio.gather(*(start(context, job) for job in jobs), return_exceptions=True)
-    generations = [item for item in started if isinstance(item, Generation)]
-    refused = next((item for item in started if isinstance(item, BaseException)), None)
-    if refused is not None:
-        for generation in generations:
-            await generation.steps.aclose()
-        raise refused
-    return generations
 
 
 class _Answer:
@@ -196,14 +184,15 @@ class _Answer:
                         index = p * self._count + i
                         echo = self._echoed(p)
                         yield self._chunk(self._choice(index, echo, None, len(echo)))
-            async for p, step in merged([g.steps for g in self._generations]):
-                index = p * self._count + step.index
-                choice = self._choice(index, _text(step), step.end)
-                if step.logprobs:
-                    choice["logprobs"] = self._logprobs_of(index, list(step.logprobs))
-                if choice["text"] or choice["logprobs"] or step.end:
-                    yield self._chunk(choice)
-                ends[p].append(step.end)
+            async with aclosing(merged([g.steps for g in self._generations])) as steps:
+                async for p, step in steps:
+                    index = p * self._count + step.index
+                    choice = self._choice(index, _text(step), step.end)
+                    if step.logprobs:
+                        choice["logprobs"] = self._logprobs_of(index, list(step.logprobs))
+                    if choice["text"] or choice["logprobs"] or step.end:
+                        yield self._chunk(choice)
+                    ends[p].append(step.end)
             if self._usage_wanted:
                 usage = Usage(0, 0)
                 for generation, ended in zip(self._generations, ends, strict=True):

@@ -5,7 +5,6 @@ Without streaming the events are not sent; the items are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pumice.engine.request import TokenLogprob
@@ -35,16 +34,16 @@ class Output:
         self.items: list[dict[str, Any]] = []
         self.result = Result()
         self._open = False
+        self._untold: list[TokenLogprob] = []  # of tokens whose text has not come yet
 
     def add(self, step: Step) -> Sent:
         """The events of a step."""
         self.result.add(step)
-        logprobs: Iterable[TokenLogprob] = step.logprobs
+        self._untold += step.logprobs
         sent: Sent = []
         for event in step.events:
-            sent += self._event(event, list(logprobs))
-            if isinstance(event, ContentDelta):
-                logprobs = ()
+            sent += self._event(event)
+            self._untold = []  # told with a text, or of reasoning and calls, which have none
         return sent
 
     def close(self, end: End | None) -> Sent:
@@ -52,6 +51,8 @@ class Output:
         sent: Sent = []
         if not self.items:
             sent += self._begin("message")
+        if self._open and self.items[-1]["type"] == "message":
+            self.items[-1]["content"][0]["logprobs"] += self._entries()
         return sent + self._finish("incomplete" if end is None or _cut(end) else "completed")
 
     def message(self) -> Message:
@@ -65,14 +66,14 @@ class Output:
             ]
         return made
 
-    def _event(self, event: Event, logprobs: list[TokenLogprob]) -> Sent:
+    def _event(self, event: Event) -> Sent:
         match event:
             case ContentDelta(text):
                 sent = self._need("message")
                 part = self.items[-1]["content"][0]
                 part["text"] += text
-                entries = self._entries(logprobs)
-                part.get("logprobs", []).extend(entries)
+                entries = self._entries()
+                part["logprobs"] += entries
                 return [*sent, self._told("output_text.delta", content_index=0, delta=text,
                                           logprobs=entries)]  # fmt: skip
             case ReasoningDelta(text):
@@ -87,8 +88,8 @@ class Output:
                 self.items[-1]["arguments"] += fragment
                 return [self._told("function_call_arguments.delta", delta=fragment)]
 
-    def _entries(self, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
-        return [logprob_entry(self._context, e) for e in logprobs] if self._logprobs else []
+    def _entries(self) -> list[dict[str, Any]]:
+        return [logprob_entry(self._context, e) for e in self._untold] if self._logprobs else []
 
     def _need(self, kind: str) -> Sent:
         if self._open and self.items[-1]["type"] == kind:

@@ -4,6 +4,7 @@
     cuda:1                    by its number among those the driver shows
     rocm:0000:03:00.0         by PCI id; 03:00.0 will do
     rocm:emulated-gfx1100     an emulated card of that architecture, in this process
+    rocm:sanitized-gfx1100    the same, looking for races, reads before writes and NaN: slower
 
 Which devices a driver shows is its own matter (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES).
 """
@@ -39,6 +40,7 @@ class DeviceName:
     ordinal: int | None = None
     pci: str | None = None
     emulated: str | None = None
+    sanitize: bool = False
 
 
 def parse(name: str) -> DeviceName:
@@ -52,11 +54,12 @@ def parse(name: str) -> DeviceName:
             return DeviceName(api, ordinal=int(rest))
         if pci:
             return DeviceName(api, pci=f"{(pci[1] or '0000')[-4:]}:{pci[2]}")
-        if rest.startswith("emulated-") and api in EMULATED and rest != "emulated-":
-            return DeviceName(api, emulated=rest.removeprefix("emulated-"))
+        kind, _, arch = rest.partition("-")
+        if kind in ("emulated", "sanitized") and arch and api in EMULATED:
+            return DeviceName(api, emulated=arch, sanitize=kind == "sanitized")
     raise UsageError(
         f"device {name!r} is not known; allowed: cuda, rocm, either with :NUMBER or :PCI-ID "
-        "(rocm:0000:03:00.0), rocm:emulated-ARCH (rocm:emulated-gfx1100)"
+        "(rocm:0000:03:00.0), rocm:emulated-ARCH or rocm:sanitized-ARCH (rocm:emulated-gfx1100)"
     )
 
 
@@ -66,7 +69,8 @@ def open_driver(name: DeviceName) -> Driver:
     if name.emulated is None:
         return load(table)
     module, _, function = EMULATED[name.api].partition(":")
-    library = getattr(importlib.import_module(module), function)(name.emulated)
+    opener = getattr(importlib.import_module(module), function)
+    library = opener(name.emulated, sanitize=name.sanitize)
     return Driver(table, library, explain=library.explain)
 
 

@@ -51,6 +51,8 @@ TABLE = DriverTable(
             "function_attribute": "cuFuncGetAttribute",
             "function_shared": "cuFuncSetAttribute",
             "launch": "cuLaunchKernel",
+            "launch_extended": "cuLaunchKernelEx",
+            "occupancy": "cuOccupancyMaxActiveBlocksPerMultiprocessor",
             "capture_begin": "cuStreamBeginCapture_v2",
             "capture_end": "cuStreamEndCapture",
             "graph_instantiate": "cuGraphInstantiateWithFlags",

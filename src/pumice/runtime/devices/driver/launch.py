@@ -9,6 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pumice.errors import DeviceError, UsageError
+from pumice.runtime.devices.driver.launch_config import (
+    COOPERATIVE,
+    PROGRAMMATIC,
+    LaunchConfig,
+    launch_config,
+)
 from pumice.runtime.devices.driver.stream import Stream
 
 if TYPE_CHECKING:
@@ -98,6 +104,19 @@ class Function:
         )
         return out.value
 
+    def blocks_per_unit(self, threads: int, shared_bytes: int = 0) -> int:
+        """How many blocks of that size run at once on one compute unit (multiprocessor)."""
+        out = ctypes.c_int()
+        self.device.driver.call(
+            "occupancy",
+            ctypes.byref(out),
+            self.handle,
+            threads,
+            shared_bytes,
+            attempted=f"asking for the occupancy of kernel {self.name!r}",
+        )
+        return out.value
+
     def allow_shared(self, nbytes: int) -> None:
         """Lets launches ask for up to `nbytes` of dynamic shared memory; AMD needs no leave."""
         limit = self.device.properties.shared_bytes
@@ -134,6 +153,12 @@ class Arguments:
         self.nbytes = end
         self.buffer = ctypes.create_string_buffer(max(1, end))
 
+    def pointers(self) -> ctypes.Array[ctypes.c_void_p]:
+        """The addresses of all arguments, as launches without packed arguments take them."""
+        base = ctypes.addressof(self.buffer)
+        addresses = [base + offset for _, offset in self._places]
+        return (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+
     def set(self, index: int, value: float) -> None:
         """Writes one argument. UsageError when it doesn't fit its kind."""
         letter, offset = self._places[index]
@@ -158,6 +183,9 @@ class Launch:
 
     grid: blocks, block: threads, in x, y, z. The driver copies arguments when a launch is issued
     (or captured): they may change afterwards.
+    cooperative: all blocks run at once (they may wait for each other), or the launch fails.
+    programmatic: may begin before the launch in front of it has ended; its kernel waits where it
+    needs that one's results (CUDA's programmatic dependent launch; elsewhere a plain launch).
     """
 
     def __init__(
@@ -167,6 +195,9 @@ class Launch:
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         shared_bytes: int = 0,
+        *,
+        cooperative: bool = False,
+        programmatic: bool = False,
     ) -> None:
         self.function, self.arguments = function, arguments
         self.grid, self.block = grid, block
@@ -185,13 +216,37 @@ class Launch:
             driver.table.launch_end,
         )
         self._head = (function.handle, *grid, *block, shared_bytes)
+        self._config: LaunchConfig | None = None
+        self._pointers: ctypes.Array[ctypes.c_void_p] | None = None
+        if driver.has("launch_extended") and (cooperative or programmatic):
+            chosen = [COOPERATIVE] * cooperative + [PROGRAMMATIC] * programmatic
+            self._config = launch_config(self._head[1:], chosen)
+        elif cooperative:
+            if not driver.has("launch_cooperative"):
+                raise DeviceError(
+                    f"kernel {function.name!r} needs all its blocks at once, which this driver "
+                    "cannot promise",
+                    hint="Update the driver: ROCm 5.3 or later.",
+                )
+            self._pointers = arguments.pointers()
 
     def issue(self, stream: Stream) -> None:
         """Puts the launch into a stream. The thread must have activated the device."""
-        status = self._call(*self._head, stream.handle, None, self._extra)
+        role = "launch"
+        if self._config is not None:
+            role = "launch_extended"
+            self._config.stream = stream.handle
+            status = self._driver.status(
+                role, ctypes.byref(self._config), self.function.handle, None, self._extra
+            )
+        elif self._pointers is not None:
+            role = "launch_cooperative"
+            status = self._driver.status(role, *self._head, stream.handle, self._pointers)
+        else:
+            status = self._call(*self._head, stream.handle, None, self._extra)
         if status:
             raise self._driver.error(
                 status,
-                "launch",
+                role,
                 f"launching {self.function.name!r} (grid {self.grid}, block {self.block})",
             )

@@ -63,6 +63,8 @@ TABLE = DriverTable(
             "module_global": "hipModuleGetGlobal",
             "function_attribute": "hipFuncGetAttribute",
             "launch": "hipModuleLaunchKernel",
+            "launch_cooperative": "hipModuleLaunchCooperativeKernel",
+            "occupancy": "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor",
             "capture_begin": "hipStreamBeginCapture",
             "capture_end": "hipStreamEndCapture",
             "graph_instantiate": "hipGraphInstantiateWithFlags",
@@ -74,7 +76,7 @@ TABLE = DriverTable(
             "error_text": "hipGetErrorString",
         }
     ),
-    optional=frozenset({"properties"}),
+    optional=frozenset({"properties", "launch_cooperative"}),
     attributes=MappingProxyType(
         {
             "threads_per_block": 56,

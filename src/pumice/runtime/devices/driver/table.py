@@ -63,6 +63,9 @@ ROLES: Mapping[str, str] = {
     "function_attribute": "PIP",  # → value, attribute, function
     "function_shared": "PII",  # NVIDIA: function, attribute, value
     "launch": "PUUUUUUUPPP",  # function, grid 3, block 3, shared bytes, stream, args, extra
+    "launch_extended": "PPPP",  # NVIDIA: CUlaunchConfig, function, args, extra
+    "launch_cooperative": "PUUUUUUUPP",  # AMD: as launch, without extra
+    "occupancy": "PPIS",  # → blocks, function, threads, dynamic shared bytes
     "capture_begin": "PI",
     "capture_end": "PP",
     "graph_instantiate": "PPW",  # → executable, graph, flags

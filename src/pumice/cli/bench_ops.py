@@ -1,0 +1,74 @@
+"""`pumice bench ops`: the GPU operators over real models' shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pumice.cli import options
+
+NAME = "ops"
+
+
+def session(
+    operators: list[str] | None, rows: str, *, cases: bool, times: bool, progress: bool
+) -> Any:
+    """Runs operators on the GPU at hand; the errors say what is missing."""
+    from pumice.cli.console import note
+    from pumice.cli.gpu import require_gpu
+
+    target = require_gpu()
+    from pumice.bench.operators import session as sessions
+
+    return sessions.run(
+        target,
+        note if progress else (lambda _text: None),
+        operators=operators or (),
+        pattern=rows,
+        with_cases=cases,
+        with_times=times,
+    )
+
+
+def command(
+    operators: Annotated[
+        list[str] | None, typer.Argument(help="Operators. [default: all]", show_default=False)
+    ] = None,
+    rows: Annotated[
+        str, typer.Option("--rows", help="Only problems whose name holds this text.")
+    ] = "",
+    cases: Annotated[
+        bool, typer.Option("--cases/--no-cases", help="Try every case against NumPy first.")
+    ] = True,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Draw the roofline into a .svg, .png or .pdf."),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Time every GPU operator, all its kernels, PyTorch and the vendor's libraries beside them."""
+    found = session(operators, rows, cases=cases, times=True, progress=True)
+    if plot is not None:
+        from pumice.bench.operators.table import plot as draw
+
+        draw(found.best, found.facts, plot)
+    if as_json:
+        from pumice.cli.console import print_json
+
+        print_json({"facts": found.facts, "best": found.best})
+    else:
+        from rich.table import Table
+
+        from pumice.bench.operators.table import HEADER, lines
+        from pumice.cli.console import stdout
+
+        table = Table(*HEADER, box=None, header_style="bold")
+        for line in lines(found.best):
+            table.add_row(*line)
+        stdout().print(table)
+        for case in found.failed:
+            print(f"FAILED {case.operator} case {case.case} {case.kernel}: {case.error:.3g}")
+    if found.failed:
+        raise typer.Exit(1)

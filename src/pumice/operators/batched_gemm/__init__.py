@@ -1,0 +1,1 @@
+"""batched_gemm: one dense product a batch."""

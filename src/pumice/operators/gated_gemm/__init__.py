@@ -1,0 +1,1 @@
+"""gated_gemm: the two products of a gated feed-forward block and its activation in one kernel."""

@@ -1,0 +1,1 @@
+"""Decode attention over a latent cache, as DeepSeek's models have it."""

@@ -1,0 +1,1 @@
+"""moe_gemm: the experts of a mixture, grouped by expert."""

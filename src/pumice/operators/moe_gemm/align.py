@@ -1,0 +1,55 @@
+"""Launches that sort entries by expert."""
+
+from __future__ import annotations
+
+from pumice.operators.moe_gemm.align_triton import align_count, align_place, align_scan
+from pumice.operators.triton.plan import Launch, TensorSpec, cdiv, next_power_of_2
+
+_TILE = 4096  # elements of a program's largest tile
+
+
+def most_blocks(entries: int, experts: int, rows: int) -> int:
+    """Blocks of `rows` places that any distribution of entries over experts may need."""
+    return (entries + min(experts, entries) * (rows - 1)) // rows
+
+
+def align(entries: int, experts: int, rows: int) -> tuple[list[Launch], dict[str, TensorSpec]]:
+    """The launches, and the workspaces they fill: order [blocks·rows] (an entry, or `entries` where
+    there is none), owners [blocks] (each block's expert), used [1] (places in use)."""
+    blocks = most_blocks(entries, experts, rows)
+    places = blocks * rows
+    chunk = 256 if entries <= 1 << 16 else 1024
+    chunks = cdiv(entries, chunk)
+    width = next_power_of_2(experts)
+    sub = max(16, min(64, _TILE // width))
+    many = max(8, min(64, _TILE // width))
+    warps = 4 if sub * width >= 1024 else 1
+    fill = cdiv(cdiv(places, chunks), 16) * 16
+    sizes: dict[str, str | int | float] = {"ENTRIES": entries, "E": experts, "chunk": chunk}
+    block = {"BE": width, "SUB": sub}
+    launches = [
+        Launch(
+            align_count, (chunks, 1, 1),
+            sizes | {"ids": "ids", "counts": "counts", "order": "order", "P": places, "fill": fill},
+            {**block, "FILL": 256}, num_warps=warps, num_stages=1,
+        ),
+        Launch(
+            align_scan, (1, 1, 1),
+            {"counts": "counts", "starts": "starts", "owners": "owners", "used": "used",
+             "chunks": chunks, "E": experts, "blocks": blocks},
+            {"BM": rows, "BE": width, "CB": many, "BB": many},
+            num_warps=8 if many * width >= 2048 else 4, num_stages=1,
+        ),
+        Launch(
+            align_place, (chunks, 1, 1),
+            {"ids": "ids", "counts": "counts", "starts": "starts", "order": "order", **sizes},
+            block, num_warps=warps, num_stages=1,
+        ),
+    ]  # fmt: skip
+    return launches, {
+        "counts": TensorSpec((chunks, experts), "int32"),
+        "starts": TensorSpec((experts,), "int32"),
+        "owners": TensorSpec((blocks,), "int32"),
+        "used": TensorSpec((1,), "int32"),
+        "order": TensorSpec((places,), "int32"),
+    }

@@ -1,0 +1,1 @@
+"""Rotary position embedding fused with head normalization and the paged cache's append."""

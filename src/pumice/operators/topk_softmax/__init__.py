@@ -1,0 +1,1 @@
+"""topk_softmax: the router of a mixture of experts."""
