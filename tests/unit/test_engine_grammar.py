@@ -291,6 +291,10 @@ def test_schemas_that_are_refused(value: Any, where: str, message: str) -> None:
         (Grammar("regex", "x^y"), "regular expression cannot be enforced"),
         (Grammar("lark", "start: nothing"), "unknown name"),
         (Grammar("lark", ""), "Lark grammar cannot be enforced"),
+        (Grammar("regex", "a\ud83d"), "cannot be read"),
+        (Grammar("json_schema", {"const": "\ud83d"}), "cannot be"),
+        (Grammar("json_schema", {"minLength": 10**40}), "'minLength', got 1e40"),
+        (Grammar("json_schema", {"allOf": [{"$ref": "#"}]}), "no output"),
     ],
 )
 def test_grammars_that_are_refused(grammar: Grammar, message: str) -> None:
