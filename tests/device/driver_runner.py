@@ -1,4 +1,5 @@
-"""Runs plans of Triton kernels through a driver-level device: compiled ahead of time, loaded, launched.
+"""Runs plans of Triton kernels through a driver-level device: compiled ahead of time, loaded,
+launched.
 
 The device may be an emulated card: then AMD's machine code is what computes.
 """

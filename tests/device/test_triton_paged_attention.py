@@ -43,7 +43,7 @@ def test_cases(index: int) -> None:
     check(index, run_case(spec, kernel, attrs, inputs, target)["out"])
 
 
-@pytest.mark.parametrize("index", [0, 3, 4, 11, 14, 15])
+@pytest.mark.parametrize("index", [0, 4, 11, 14])
 def test_shares_of_the_keys(index: int) -> None:
     """Three shares, some of them empty; a slice of the values' columns a program."""
     spec, kernel, attrs, inputs = CASES[index]

@@ -34,6 +34,7 @@ class ScriptedExecutor:
         self.arch, self.capacity = arch, capacity
         self.blocks: dict[int, np.ndarray] = {}
         self.next = 0x1000
+        self.unloaded = 0
         self.launched: list[tuple[str, Any, Any, int]] = []
 
     def allocate(self, nbytes: int) -> int:
@@ -74,6 +75,9 @@ class ScriptedExecutor:
             "fault": LoadedKernel("fault", 0, (), 1, 1024, 8, 64),
         }
         return kernels, {"table": (self.allocate(48), 48)}
+
+    def unload(self, kernels: Mapping[str, LoadedKernel]) -> None:
+        self.unloaded += 1
 
     def launch(
         self,

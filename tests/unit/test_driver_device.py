@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import numpy as np
 import pytest
 from driver_fakes import emulated, image
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pumice.emulator.hip.status import Status
 from pumice.errors import DeviceError, OutOfMemoryError, UsageError
-from pumice.runtime.devices.driver.launch import Arguments, Launch
+from pumice.runtime.devices.driver.launch import ARGUMENT_KINDS, Arguments, Launch
 
 AXPY = ("int32", "float32", "pointer", "pointer")
 
@@ -160,6 +163,28 @@ def test_arguments_lie_at_multiples_of_their_size() -> None:
     assert Arguments([]).nbytes == 0
 
 
+@given(st.lists(st.sampled_from(sorted(ARGUMENT_KINDS)), max_size=12))
+def test_arguments_lie_as_a_c_compiler_lays_them(kinds: list[str]) -> None:
+    types = {
+        "pointer": ctypes.c_void_p, "int32": ctypes.c_int32, "int64": ctypes.c_int64,
+        "uint32": ctypes.c_uint32, "uint64": ctypes.c_uint64, "float32": ctypes.c_float,
+        "float64": ctypes.c_double,
+    }  # fmt: skip
+
+    class Layout(ctypes.Structure):
+        _fields_ = tuple((f"a{i}", types[kind]) for i, kind in enumerate(kinds))
+
+    arguments = Arguments(kinds)
+    values = list(range(1, len(kinds) + 1))
+    arguments.set_all(values)
+    raw = arguments.buffer.raw[: arguments.nbytes].ljust(ctypes.sizeof(Layout), b"\0")
+    read = Layout.from_buffer_copy(raw) if kinds else Layout()
+    assert [getattr(read, f"a{i}") for i in range(len(kinds))] == values
+    base = ctypes.addressof(arguments.buffer)
+    offsets = [pointer - base for pointer in arguments.pointers()[: len(kinds)]]
+    assert offsets == [getattr(Layout, f"a{i}").offset for i in range(len(kinds))]
+
+
 @pytest.mark.parametrize(
     ("index", "value"), [(0, 1 << 31), (0, 1.5), (1, -1), (1, 1 << 64), (2, "text")]
 )
@@ -257,6 +282,18 @@ def test_names_that_are_not_there() -> None:
         module.function("gemm")
     with pytest.raises(DeviceError, match="variable 'x'"):
         module.address_of("x")
+
+
+def test_a_module_is_unloaded_after_its_kernels_have_run() -> None:
+    device, library = emulated()
+    launch, *_ = launched(device)
+    stream = device.stream()
+    launch.issue(stream)
+    launch.function.module.close()
+    assert len(library.executor.launched) == library.executor.unloaded == 1
+    del launch
+    gc.collect()
+    assert library.executor.unloaded == 1
 
 
 def test_a_fault_surfaces_when_waiting_and_stays() -> None:

@@ -111,6 +111,17 @@ def test_launches_can_be_observed() -> None:
     assert (reports[0].bytes_read, reports[0].bytes_written) == (8 * n, 4 * n)
 
 
+def test_unloading_gives_the_memory_back() -> None:
+    chosen = card("gfx1100")
+    machine = Machine(chosen)
+    driver = Driver(TABLES["rocm"], HipLibrary(chosen, machine))
+    device = DriverDevice(driver, devices(driver)[0])
+    first = device.load_kernels(add_kernel("gfx1100"))
+    assert len(machine.emulator.modules) == 1
+    first.close()
+    assert machine.emulator.modules == []
+
+
 def test_kernels_of_another_architecture_are_refused() -> None:
     device = open_device("rocm:emulated-gfx1100")
     with pytest.raises(DeviceError, match=r"hipErrorNoBinaryForGpu.*gfx942.*gfx1100"):

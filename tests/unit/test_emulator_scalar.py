@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from emulator_machine import ARCHS, Machine
 
+from pumice.errors import KernelFaultError
+
 WORDS = [
     0,
     1,
@@ -205,3 +207,36 @@ def test_scalar_floats(arch: str) -> None:
     np.testing.assert_array_equal(rows[:, 13], np.floor(a))
     assert list(m.s[:, 14]) == [0, 1, 0]
     np.testing.assert_array_equal(rows[:, 17], b)
+
+
+def test_transcendental_functions_of_scalars() -> None:
+    m = Machine("gfx1201", 2)
+    m.s[:, 4] = np.array([4.0, 0.25], np.float32).view(np.uint32)
+    m.s[:, 5] = 0xABCD4400  # 4 as float16
+    m.run(
+        "v_s_sqrt_f32 s8, s4\n v_s_rcp_f32 s9, s4\n v_s_log_f32 s10, s4\n v_s_rsq_f32 s11, -s4\n"
+        "v_s_exp_f16 s12, s5"
+    )
+    rows = m.s.view(np.float32)
+    assert list(rows[:, 8]) == [2, 0.5] and list(rows[:, 9]) == [0.25, 4]
+    assert list(rows[:, 10]) == [2, -2] and np.isnan(rows[:, 11]).all()
+    assert list(m.s[:, 12] & 0xFFFF) == [0x4C00, 0x4C00]  # 16
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_masks_of_quads_and_doubled_bits(arch: str) -> None:
+    m = Machine(arch, 1)
+    m.s[:, 4], m.s[:, 5] = 0x80F0_0001, 0x0100_0000
+    m.run(
+        "s_quadmask_b32 s8, s4\n s_quadmask_b64 s[10:11], s[4:5]\n"
+        "s_bitreplicate_b64_b32 s[12:13], s4\n s_wqm_b32 s14, s4"
+    )
+    assert m.s[0, 8] == 0b10100001 and m.s[0, 10] == 0b10100001 | 1 << 14 and m.s[0, 11] == 0
+    doubled = int("".join(2 * bit for bit in f"{0x80F00001:032b}"), 2)
+    assert int(m.s[0, 12]) | int(m.s[0, 13]) << 32 == doubled
+    assert m.s[0, 14] == 0xF0F0_000F
+
+
+def test_a_trap_ends_the_launch() -> None:
+    with pytest.raises(KernelFaultError, match="trapped: s_trap"):
+        Machine("gfx1100").run("s_trap 2")

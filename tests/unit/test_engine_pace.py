@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from engine_toy import ToyExecutable, limits, scripted
@@ -54,7 +56,7 @@ def gaps_of(streams: int, **settings: int) -> tuple[list[float], list[float], fl
     last: dict[str, float] = {}
     before: list[float] = []
     beside: list[float] = []
-    for step in range(2000):
+    for step in range(3000):
         if step == 30:
             engine.add_request([7] * 2000, SamplingParams(max_tokens=1), request_id="long")
             begin = toy.now
@@ -97,7 +99,7 @@ def test_many_streams_that_never_only_decode() -> None:
     pace.observe(0, 100, 0.15)
     for _ in range(5):
         pace.observe(1, 0, 0.006)
-    assert pace.chunk(1) == int((STRETCH - 1) * 0.006 / 0.0015)
+    assert pace.chunk(1) == math.ceil((STRETCH - 1) * 0.006 / 0.0015)
     for _ in range(20):
         chunk = pace.chunk(12)
         pace.observe(12, chunk, 0.004 + 0.0015 * (12 + chunk))

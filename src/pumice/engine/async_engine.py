@@ -131,6 +131,7 @@ class AsyncEngine:
                 continue
             for delta in deltas:
                 self._deliver(delta)
+        self.engine.close()
         for request_id in self.engine.alive:
             for done in self.engine.cancel(request_id):
                 self._deliver(last_delta(done))

@@ -375,6 +375,10 @@ class LLMEngine(Generation):
         self.scheduler.reset([*self.scheduler.running, *self.scheduler.waiting])
         self._in_bookkeeping = False
 
+    def close(self) -> None:
+        """Ends threads. The engine may be used again, and then makes new ones."""
+        self._masks.close()
+
     def audit(self) -> list[str]:
         """Faults in the cache's bookkeeping; an empty list is right."""
         return self.cache.audit(s for group in self._alive.values() for s in group.open)

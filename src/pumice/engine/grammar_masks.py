@@ -28,6 +28,12 @@ class GrammarMasks:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="pumice-grammar")
         return self._pool.submit(_compute, constrained)
 
+    def close(self) -> None:
+        """Ends the thread; the next grammar makes another."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
 
 def _compute(sequences: list[Sequence]) -> None:
     for sequence in sequences:

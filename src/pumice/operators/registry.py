@@ -55,6 +55,7 @@ GPU_OPERATORS: dict[str, str] = {
     "activation_mul": "pumice.operators.activation_mul.spec:SPEC",
     "dequantize_fp8": "pumice.operators.quantize_fp8.dequantize_spec:SPEC",
     "dequantize_w4": "pumice.operators.gemm_w4.dequantize_spec:SPEC",
+    "gemm_w8": "pumice.operators.gemm_w8.spec:SPEC",
     "gemm_w4": "pumice.operators.gemm_w4.spec:SPEC",
     "norm": "pumice.operators.norm.spec:SPEC",
     "quantize_fp8": "pumice.operators.quantize_fp8.spec:SPEC",

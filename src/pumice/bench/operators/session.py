@@ -24,6 +24,7 @@ from pumice.targets import Target
 from pumice.tuning.database import MeasuredRow, row_of, write_rows
 
 LARGEST_ERROR = 0.03  # of a candidate against its peer on random data; more is a wrong result
+LARGEST_FLOOR = 1.3  # of the floor; more is work that was not done (a cache may help a little)
 
 
 @dataclass
@@ -122,7 +123,10 @@ def _keep(
             f"{failed[0].kernel} {failed[0].config} {failed[0].failed[:200]}")  # fmt: skip
     good = [t for t in timings if not t.failed and not _wrong(t)]
     for timing in [t for t in timings if not t.failed and _wrong(t)][:2]:
-        say(f"WRONG {problem.operator} {label} {timing.kernel} {timing.config}: {timing.error:.3g}")
+        say(
+            f"WRONG {problem.operator} {label} {timing.kernel} {timing.config}: "
+            f"error {timing.error}, {timing.floor:.2f} of the floor"
+        )
     ours = [t for t in good if ".triton." in t.kernel]
     offered = [t for t in good if ".triton." in t.kernel or t.kernel.startswith("vendor.")]
     peers = {t.kernel: round(t.us, 2) for t in good if ".triton." not in t.kernel}
@@ -153,4 +157,6 @@ def _keep(
 
 
 def _wrong(timing: Timing) -> bool:
+    if timing.floor > LARGEST_FLOOR:
+        return True
     return timing.error is not None and not timing.error < LARGEST_ERROR

@@ -45,6 +45,9 @@ class Executor(Protocol):
     ) -> tuple[Mapping[str, LoadedKernel], Mapping[str, tuple[int, int]]]:
         """A code object's kernels, and its global variables as (address, bytes)."""
 
+    def unload(self, kernels: Mapping[str, LoadedKernel]) -> None:
+        """Gives back what a code object takes, by its kernels as `load` gave them."""
+
     def launch(
         self,
         kernel: LoadedKernel,

@@ -35,7 +35,11 @@ class KernelCalls(WorkCalls):
             raise HipError(Status.INVALID_IMAGE, error.message) from None
 
     def _hipModuleUnload(self, handle: int) -> None:
-        self._delete(handle, Module)
+        module = self._get(handle, Module)
+        del self._objects[handle]
+        if self._lost is None:  # kernels of it may be on their way
+            self._hipDeviceSynchronize()
+        self.executor.unload(module.kernels)
 
     def _hipModuleGetFunction(self, out: int, module: int, name: int) -> None:
         kernels = self._get(module, Module).kernels

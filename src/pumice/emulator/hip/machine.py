@@ -61,6 +61,10 @@ class Machine:
         }
         return kernels, variables
 
+    def unload(self, kernels: Mapping[str, LoadedKernel]) -> None:
+        for module in {id(k.handle[0]): k.handle[0] for k in kernels.values()}.values():
+            self.emulator.unload(module)
+
     def launch(
         self,
         kernel: LoadedKernel,

@@ -161,7 +161,7 @@ def flash_attention(
     valid = (first + row < queries) & (row < ROWS)
     d = tl.arange(0, BLOCK_D)
     q_tile = q + (q_start + first).to(tl.int64) * stride_qt
-    q_rows = q_tile + (row * stride_qt + row_head * stride_qh)[:, None]
+    q_rows = q_tile + (row * stride_qt + row_head.to(tl.int64) * stride_qh)[:, None]
     queries_main = tl.load(q_rows + d[None, :], mask=valid[:, None], other=0.0)
     queries_rest = queries_main
     if BLOCK_R > 0:
@@ -197,8 +197,8 @@ def flash_attention(
         total = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
 
-    k_base = k + k_start.to(tl.int64) * stride_kt + kv_head * stride_kh
-    v_base = v + k_start.to(tl.int64) * stride_vt + kv_head * stride_vh
+    k_base = k + k_start.to(tl.int64) * stride_kt + kv_head.to(tl.int64) * stride_kh
+    v_base = v + k_start.to(tl.int64) * stride_vt + kv_head.to(tl.int64) * stride_vh
     if WINDOW:
         acc, maximum, total = attend(
             acc, maximum, total, queries_main, queries_rest, k_base, v_base, stride_kt, stride_vt,
@@ -220,7 +220,7 @@ def flash_attention(
     divisor = tl.where(total == 0.0, 1.0, total)
     acc = acc * (1.0 / divisor)[:, None]
     o_tile = out + (q_start + first).to(tl.int64) * stride_ot
-    o_rows = o_tile + (row * stride_ot + row_head * stride_oh)[:, None]
+    o_rows = o_tile + (row * stride_ot + row_head.to(tl.int64) * stride_oh)[:, None]
     mask = valid[:, None] & (e < DV)[None, :]
     tl.store(o_rows + e[None, :], acc.to(out.dtype.element_ty), mask=mask)
     if lse is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pumice.operators.moe_gemm.align_triton import align_count, align_place, align_scan
 from pumice.operators.triton.plan import Launch, TensorSpec, cdiv, next_power_of_2
 
-_TILE = 8192  # elements of a program's largest tile
+_TILE = 4096  # elements of a program's largest tile
 
 
 def most_blocks(entries: int, experts: int, rows: int) -> int:
@@ -22,24 +22,23 @@ def align(entries: int, experts: int, rows: int) -> tuple[list[Launch], dict[str
     chunks = cdiv(entries, chunk)
     width = next_power_of_2(experts)
     sub = max(16, min(64, _TILE // width))
+    many = max(8, min(64, _TILE // width))
     warps = 4 if sub * width >= 1024 else 1
     fill = cdiv(cdiv(places, chunks), 16) * 16
-    sizes = {"ENTRIES": entries, "E": experts, "chunk": chunk}
+    sizes: dict[str, str | int | float] = {"ENTRIES": entries, "E": experts, "chunk": chunk}
     block = {"BE": width, "SUB": sub}
     launches = [
         Launch(
             align_count, (chunks, 1, 1),
-            {"ids": "ids", "counts": "counts", "order": "order", "P": places, "fill": fill}
-            | sizes,
+            sizes | {"ids": "ids", "counts": "counts", "order": "order", "P": places, "fill": fill},
             {**block, "FILL": 256}, num_warps=warps, num_stages=1,
         ),
         Launch(
             align_scan, (1, 1, 1),
             {"counts": "counts", "starts": "starts", "owners": "owners", "used": "used",
              "chunks": chunks, "E": experts, "blocks": blocks},
-            {"BM": rows, "BE": width, "CB": max(2, _TILE // width if chunks > 16 else 16),
-             "BB": max(16, _TILE // width if blocks > 64 else 16)},
-            num_warps=8 if chunks > 16 or blocks > 64 else 4, num_stages=1,
+            {"BM": rows, "BE": width, "CB": many, "BB": many},
+            num_warps=8 if many * width >= 2048 else 4, num_stages=1,
         ),
         Launch(
             align_place, (chunks, 1, 1),

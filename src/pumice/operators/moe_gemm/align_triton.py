@@ -12,10 +12,13 @@ import triton.language as tl
 
 @triton.jit
 def _one_hot(ids, entries, ENTRIES, E, experts, last):
-    """[entries, experts]: 1 where an entry chose an expert. Entries from `last` on are not here."""
+    """[entries, experts]: 1 where an entry chose an expert. Entries from `last` on are not here.
+
+    Arithmetic, not comparisons: on AMD a comparison a number takes two scalar registers each."""
     chosen = tl.load(ids + entries, mask=entries < last, other=-1)
     real = (chosen >= 0) & (chosen < E)
-    return ((chosen[:, None] == experts[None, :]) & real[:, None]).to(tl.int32), real
+    chosen = tl.where(real, chosen, -1)
+    return 1 - tl.minimum(tl.abs(chosen[:, None] - experts[None, :]), 1), real
 
 
 @triton.jit
@@ -64,7 +67,8 @@ def align_scan(
     tl.store(used, tl.sum(padded, 0))
     for b in range(0, blocks, BB):
         places = (b + tl.arange(0, BB)) * BM
-        owner = tl.sum((ends[None, :] <= places[:, None]).to(tl.int32), 1)
+        before = places[:, None] - ends[None, :] + 1  # experts that end before a block: positive
+        owner = tl.sum(tl.minimum(tl.maximum(before, 0), 1), 1)
         mask = b + tl.arange(0, BB) < blocks
         tl.store(owners + b + tl.arange(0, BB), tl.minimum(owner, E - 1), mask=mask)
 

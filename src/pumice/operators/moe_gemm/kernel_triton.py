@@ -14,11 +14,12 @@ def experts_up(
     stride_sm, stride_sk, stride_te, stride_tn, stride_tk,
     TOPK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     GROUP_M: tl.constexpr, EVEN_K: tl.constexpr, ACTIVATION: tl.constexpr, BLOCKS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """h[entry] = activation(x·gateᵀ)·(x·upᵀ) of the entry's token and expert.
 
     BLOCKS: 8-bit floats with block scales, BN = 128; h is then quantized too, a scale a row of
-    128. h: [ENTRIES, F] contiguous; h_scale [ENTRIES, F/128].
+    128. h: [ENTRIES, F] contiguous; h_scale [ENTRIES, F/128]. WIDE: offsets in x pass 2³¹.
     """
     GROUP: tl.constexpr = 128
     tile_m, tile_n = tile_of(tl.program_id(0), blocks, tl.cdiv(F, BN), GROUP_M)
@@ -31,7 +32,7 @@ def experts_up(
     col0 = tile_n * BN
     cols = tl.minimum(tl.arange(0, BN), F - 1 - col0)
     ks = tl.arange(0, BK)
-    x_tile = x + tokens.to(tl.int64)[:, None] * stride_xm + ks[None, :]
+    x_tile = (tokens.to(tl.int64) if WIDE else tokens)[:, None] * stride_xm + ks[None, :]
     gate_at = w + expert * stride_we + col0.to(tl.int64) * stride_wn
     up_at = gate_at + tl.cast(F, tl.int64) * stride_wn
     w_tile = cols[None, :] * stride_wn + ks[:, None]
@@ -47,11 +48,11 @@ def experts_up(
     up = tl.zeros((BM, BN), dtype=tl.float32)
     for k in range(0, K, BK):
         if EVEN_K:
-            a = tl.load(x_tile)
+            a = tl.load(x + x_tile)
             b = tl.load(gate_at + w_tile)
             c = tl.load(up_at + w_tile)
         else:
-            a = tl.load(x_tile, mask=ks[None, :] < K - k, other=0.0)
+            a = tl.load(x + x_tile, mask=ks[None, :] < K - k, other=0.0)
             b = tl.load(gate_at + w_tile, mask=ks[:, None] < K - k, other=0.0)
             c = tl.load(up_at + w_tile, mask=ks[:, None] < K - k, other=0.0)
         if BLOCKS:
@@ -67,7 +68,7 @@ def experts_up(
         else:
             gate = tl.dot(a, b, gate)
             up = tl.dot(a, c, up)
-        x_tile += BK
+        x += BK
         gate_at += BK
         up_at += BK
     y = activate(gate, ACTIVATION) * up
@@ -87,7 +88,7 @@ def experts_down(
     h, w, h_scale, w_scale, weights, y, order, owners, used,
     ENTRIES, N, F, blocks, stride_we, stride_wn, stride_te, stride_tn, stride_tk,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
-    EVEN_K: tl.constexpr, BLOCKS: tl.constexpr,
+    EVEN_K: tl.constexpr, BLOCKS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """y[entry] = weight·h[entry]·downᵀ. y: [ENTRIES, N] contiguous, N the model's width."""
     GROUP: tl.constexpr = 128
@@ -96,27 +97,27 @@ def experts_down(
         return
     entries = tl.load(order + tile_m * BM + tl.arange(0, BM))
     valid = entries < ENTRIES
-    rows = tl.minimum(entries, ENTRIES - 1).to(tl.int64)
+    rows = tl.minimum(entries, ENTRIES - 1)
     expert = tl.load(owners + tile_m).to(tl.int64)
     col0 = tile_n * BN
     cols = tl.minimum(tl.arange(0, BN), N - 1 - col0)
     ks = tl.arange(0, BK)
-    h_tile = h + rows[:, None] * F + ks[None, :]
+    h_tile = (rows.to(tl.int64) if WIDE else rows)[:, None] * F + ks[None, :]
     w_at = w + expert * stride_we + col0.to(tl.int64) * stride_wn
     w_tile = cols[None, :] * stride_wn + ks[:, None]
     if BLOCKS:
         last = tl.cdiv(F, GROUP) - 1
-        s_at = h_scale + rows * (F // GROUP)
+        s_at = h_scale + rows.to(tl.int64) * (F // GROUP)
         t_at = w_scale + expert * stride_te + (col0 // GROUP) * stride_tn
         s = tl.load(s_at)
         t = tl.load(t_at)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for k in range(0, F, BK):
         if EVEN_K:
-            a = tl.load(h_tile)
+            a = tl.load(h + h_tile)
             b = tl.load(w_at + w_tile)
         else:
-            a = tl.load(h_tile, mask=ks[None, :] < F - k, other=0.0)
+            a = tl.load(h + h_tile, mask=ks[None, :] < F - k, other=0.0)
             b = tl.load(w_at + w_tile, mask=ks[:, None] < F - k, other=0.0)
         if BLOCKS:
             ahead = tl.minimum((k + BK) // GROUP, last)
@@ -127,7 +128,7 @@ def experts_down(
             t = t_ahead
         else:
             acc = tl.dot(a, b, acc)
-        h_tile += BK
+        h += BK
         w_at += BK
     acc *= tl.load(weights + entries, mask=valid, other=0.0)[:, None]
     cols = col0 + tl.arange(0, BN)

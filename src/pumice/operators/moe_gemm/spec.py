@@ -150,3 +150,12 @@ BENCH: tuple[tuple[str, Mapping[str, Any], Mapping[str, TensorSpec]], ...] = tup
     )
     for tokens in (1, 16, 128, 1024, 8192)
 )
+
+
+def bench_integers(
+    attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
+) -> dict[str, np.ndarray]:
+    """The experts of a benchmark: a token's are different ones, all experts alike likely."""
+    (tokens, top), experts = specs["ids"].shape, specs["w1"].shape[0]
+    scores = np.random.default_rng(0).random((tokens, experts), np.float32)
+    return {"ids": np.argsort(scores, axis=1)[:, :top].astype(np.int32)}

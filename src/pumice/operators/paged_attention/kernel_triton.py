@@ -180,7 +180,7 @@ def paged_attention(
     valid = (first + row < queries) & (row < ROWS)
     d = tl.arange(0, BLOCK_D)
     q_tile = q + tl.cast(q_start + first, tl.int64) * stride_qt
-    q_rows = q_tile + (row * stride_qt + row_head * stride_qh)[:, None]
+    q_rows = q_tile + (row * stride_qt + row_head.to(tl.int64) * stride_qh)[:, None]
     queries_main = tl.load(q_rows + d[None, :], mask=valid[:, None], other=0.0)
     queries_rest = queries_main
     if BLOCK_R > 0:
@@ -270,7 +270,7 @@ def paged_attention(
         factor = factor * tl.load(v_scale + kv_head * stride_v_scale)
     acc = acc * factor[:, None]
     o_tile = out + tl.cast(q_start + first, tl.int64) * stride_ot + split * stride_os
-    o_rows = o_tile + (row * stride_ot + row_head * stride_oh)[:, None]
+    o_rows = o_tile + (row * stride_ot + row_head.to(tl.int64) * stride_oh)[:, None]
     mask = valid[:, None] & (e < DV)[None, :]
     if lse is not None:
         tl.store(o_rows + e[None, :], acc, mask=mask & some[:, None])
