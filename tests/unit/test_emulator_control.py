@@ -242,3 +242,18 @@ def test_launches_do_not_see_each_others_lds() -> None:
     for _ in range(2):
         report = gpu.launch("test", (1,), (32,), [0, 0, 0])
         assert [fault.kind for fault in report.faults] == ["uninitialized-lds"]
+
+
+def test_a_launch_of_fewer_workgroups_reuses_what_is_bound() -> None:
+    gpu = Emulator("gfx1100", capacity=1 << 24)
+    gpu.load(kernel(EXCHANGE["gfx1100"], "gfx1100", lds=512))
+    out = gpu.allocate(4 * 128 * 8)
+    for groups, batches in ((6, 1), (8, 2), (5, 2), (2, 3), (3, 3), (1, 3)):
+        gpu.write(out, np.full(128 * 8, 99, np.int32))
+        report = gpu.launch("test", (groups,), (128,), [out, 0, 0]).check()
+        got = gpu.download(out, (8, 128), np.int32)
+        assert (got[:groups] == 127 - np.arange(128)).all() and (got[groups:] == 99).all()
+        assert report.waves == 4 * groups and report.instructions["barrier"] == 4 * groups
+        assert len(gpu._batches) == batches
+    gpu.unload(gpu.modules[0])
+    assert gpu._batches == {}

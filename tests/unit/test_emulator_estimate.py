@@ -45,6 +45,9 @@ def test_matrix_operations_are_counted(arch: str, rate: int) -> None:
     found = estimate(report)
     assert found.matrix == pytest.approx(2 * size**3 / rate / card.clock)
     assert found.lds > 0 and found.vector > 0
+    text = "\n".join(report.lines())
+    assert f"matrix operations: {{'f16': {2 * size**3}}}" in text
+    assert "bank conflicts" in text and f"matmul on {arch}: 1 workgroups, 4 waves" in text
     assert report.as_dict()["matrix_flops"] == {"f16": 2 * size**3}
 
 

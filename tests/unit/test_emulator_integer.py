@@ -148,6 +148,19 @@ def test_vector_operations(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
+def test_permutations_with_one_choice_for_all_lanes(arch: str) -> None:
+    m = machine_for(arch, *columns(PAIRS), dtype=np.uint32)
+    for choice in (0x05040100, 0x07060302, 0x03020100, 0x0C070C01, 0x0B0A0908, 0xFF0D0600):
+        m.s[:, 4] = choice
+        m.run("v_perm_b32 v10, v1, v2, s4")
+        check(m, 10, [perm(a, b, choice) for a, b in PAIRS], hex(choice))
+    m.s[:, 4] = np.arange(m.state.waves)  # another choice in every wave
+    m.run("v_perm_b32 v10, v1, v2, s4")
+    lanes = m.state.lanes
+    check(m, 10, [perm(a, b, i // lanes) for i, (a, b) in enumerate(PAIRS)], "by wave")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
 def test_carries(arch: str) -> None:
     m = machine_for(arch, *columns(PAIRS), dtype=np.uint32)
     cdna = arch == "gfx942"

@@ -311,6 +311,23 @@ def test_lds_atomics(arch: str) -> None:
     assert set(m.f[14]) == {1.5 * m.size}
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_words_at_odd_addresses(arch: str) -> None:
+    m, _ = with_data(arch)
+    cdna = arch == "gfx942"
+    old, half = ("ushort", "short_d16_hi") if cdna else ("u16", "d16_hi_b16")
+    m.v[11] = 5
+    m.run(
+        f"global_load_{old} v10, v[2:3], off offset:3\nglobal_load_{half} v11, v[2:3], off offset:3"
+    )
+    want = number(bytes_at(67 + 16 * np.arange(m.size), 2)).astype(np.uint32)
+    np.testing.assert_array_equal(m.v[10], want)
+    np.testing.assert_array_equal(m.v[11], want << 16 | 5)
+    with pytest.raises(KernelFaultError, match="misaligned"):
+        name = "add" if cdna else "add_u32"
+        m.run(f"global_atomic_{name} v[2:3], v10, off offset:2")
+
+
 def test_memory_keeps_allocations_apart() -> None:
     memory = Memory(1 << 20)
     a, b = memory.allocate(100), memory.allocate(100)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from emulator_machine import ARCHS, Machine
 
+from pumice.errors import KernelFaultError
+
 WORDS = [
     0,
     1,
@@ -180,3 +182,61 @@ def test_exec_of_sixty_four_lanes() -> None:
     assert np.flatnonzero(m.v[1] == 9).tolist() == [0, 1, 32]
     m.run("v_cmp_eq_u32 vcc, 9, v1\n s_andn2_b64 s[8:9], exec, vcc\n s_bcnt1_i32_b64 s10, s[8:9]")
     assert m.s[0, 10] == 61
+
+
+@pytest.mark.parametrize("arch", ["gfx1151", "gfx1201"])
+def test_scalar_floats(arch: str) -> None:
+    m = Machine(arch, 3)
+    a, b = np.array([1.5, -2.0, 65504.0], np.float32), np.array([0.25, 3.0, 65504.0], np.float32)
+    m.s[:, 4], m.s[:, 5] = a.view(np.uint32), b.view(np.uint32)
+    m.s[:, 15] = np.float32(1).view(np.uint32)
+    m.run(
+        "s_add_f32 s6, s4, s5\n s_mul_f32 s7, s4, s5\n s_fmac_f32 s15, s4, s5\n"
+        "s_cvt_f16_f32 s8, s4\n s_cvt_f16_f32 s9, s5\n s_add_f16 s10, s8, s9\n"
+        "s_cvt_f32_f16 s11, s10\n s_cvt_i32_f32 s12, s4\n s_floor_f32 s13, s4\n"
+        "s_cmp_lt_f32 s4, s5\n s_cselect_b32 s14, 1, 0\n s_cvt_pk_rtz_f16_f32 s16, s4, s5\n"
+        "s_cvt_hi_f32_f16 s17, s16"
+    )
+    rows = m.s.view(np.float32)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(rows[:, 6], a + b)
+        np.testing.assert_array_equal(rows[:, 7], a * b)
+        np.testing.assert_array_equal(rows[:, 11], (a + b).astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(rows[:, 15], (a.astype(float) * b + 1).astype(np.float32))
+    assert list(m.s[:, 12].view(np.int32)) == [1, -2, 65504]
+    np.testing.assert_array_equal(rows[:, 13], np.floor(a))
+    assert list(m.s[:, 14]) == [0, 1, 0]
+    np.testing.assert_array_equal(rows[:, 17], b)
+
+
+def test_transcendental_functions_of_scalars() -> None:
+    m = Machine("gfx1201", 2)
+    m.s[:, 4] = np.array([4.0, 0.25], np.float32).view(np.uint32)
+    m.s[:, 5] = 0xABCD4400  # 4 as float16
+    m.run(
+        "v_s_sqrt_f32 s8, s4\n v_s_rcp_f32 s9, s4\n v_s_log_f32 s10, s4\n v_s_rsq_f32 s11, -s4\n"
+        "v_s_exp_f16 s12, s5"
+    )
+    rows = m.s.view(np.float32)
+    assert list(rows[:, 8]) == [2, 0.5] and list(rows[:, 9]) == [0.25, 4]
+    assert list(rows[:, 10]) == [2, -2] and np.isnan(rows[:, 11]).all()
+    assert list(m.s[:, 12] & 0xFFFF) == [0x4C00, 0x4C00]  # 16
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_masks_of_quads_and_doubled_bits(arch: str) -> None:
+    m = Machine(arch, 1)
+    m.s[:, 4], m.s[:, 5] = 0x80F0_0001, 0x0100_0000
+    m.run(
+        "s_quadmask_b32 s8, s4\n s_quadmask_b64 s[10:11], s[4:5]\n"
+        "s_bitreplicate_b64_b32 s[12:13], s4\n s_wqm_b32 s14, s4"
+    )
+    assert m.s[0, 8] == 0b10100001 and m.s[0, 10] == 0b10100001 | 1 << 14 and m.s[0, 11] == 0
+    doubled = int("".join(2 * bit for bit in f"{0x80F00001:032b}"), 2)
+    assert int(m.s[0, 12]) | int(m.s[0, 13]) << 32 == doubled
+    assert m.s[0, 14] == 0xF0F0_000F
+
+
+def test_a_trap_ends_the_launch() -> None:
+    with pytest.raises(KernelFaultError, match="trapped: s_trap"):
+        Machine("gfx1100").run("s_trap 2")

@@ -9,6 +9,7 @@ import pytest
 import triton.language as tl
 from emulator_kernels import ARCHS, MAIN_ARCHS, launch
 
+from pumice.binary.amdgpu import read_code_object
 from pumice.emulator.report import LaunchReport
 
 
@@ -143,6 +144,57 @@ def test_attention(arch: str) -> None:
     p = np.exp(score - score.max(2, keepdims=True))
     want = p / p.sum(2, keepdims=True) @ v.astype(np.float64)
     np.testing.assert_allclose(out, want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("arch", ["gfx1100", "gfx90a"])
+def test_registers_that_do_not_fit_live_in_scratch(arch: str) -> None:
+    """RDNA3 spills by scratch_*, gfx90a through a buffer resource over private memory."""
+    a, b = (normal(s, *shape).astype(np.float16) for s, shape in ((19, (61, 32)), (20, (32, 90))))
+    c = nans(61, 90)
+    sizes = {"BM": 128 if arch == "gfx90a" else 64, "BN": 128, "BK": 32, "ACC": tl.float32}
+    types = {"a": "*fp16", "b": "*fp16", "c": "*fp32", "M": "i32", "N": "i32", "K": "i32"}
+    done = kernels.compiled(
+        kernels.matmul, arch, tuple(types.items()), tuple(sizes.items()), (("num_warps", 1),)
+    )
+    kernel = read_code_object(done.asm["hsaco"]).kernels["matmul"]
+    assert kernel.vgpr_spills > 0 and kernel.scratch_bytes > 0
+    clean(launch(kernels.matmul, arch, (1, 1), [a, b, c, 61, 90, 32], sizes, num_warps=1))
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-4)
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_denormals_as_the_kernel_wants_them(flush: bool) -> None:
+    x = np.array([1e-39, 1.0, -2e-40, 2.0**-126], np.float32)
+    y = np.array([1e-39, 2.0, 1e-41, -(2.0**-127)], np.float32)
+    out = nans(4)
+    launch(
+        kernels.vector_add,
+        "gfx1100",
+        (1,),
+        [x, y, out, 4],
+        {"BLOCK": 256},
+        allow_flush_denorm=flush,
+    )
+    want = x + y
+    np.testing.assert_array_equal(out, np.where(abs(want) < 2.0**-126, 0, want) if flush else want)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float8_e4m3fn"])
+def test_matmul_with_gfx950s_larger_instructions(kind: str) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, kind, kind))
+    a, b = (normal(s, *shape).astype(dtype) for s, shape in ((21, (70, 64)), (22, (64, 60))))
+    c = nans(70, 60)
+    sizes = {"BM": 64, "BN": 64, "BK": 64, "ACC": tl.float32}
+    clean(launch(kernels.matmul, "gfx950", (2, 1), [a, b, c, 70, 60, 64], sizes))
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64), atol=1e-4)
+
+
+def test_matmul_in_xf32() -> None:
+    a, b, c = normal(23, 32, 32), normal(24, 32, 32), nans(32, 32)
+    sizes = {"BM": 32, "BN": 32, "BK": 32, "ACC": tl.float32}
+    clean(launch(kernels.matmul, "gfx942", (1, 1), [a, b, c, 32, 32, 32], sizes))
+    error = np.abs(c - a.astype(np.float64) @ b.astype(np.float64))
+    assert 1e-4 < error.max() < 0.05  # ten bits of the inputs' mantissas
 
 
 @pytest.mark.parametrize("warps", [1, 2, 8])

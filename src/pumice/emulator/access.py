@@ -15,7 +15,6 @@ from pumice.emulator.decode import Instruction
 from pumice.emulator.spaces import Space
 from pumice.emulator.state import Array, State
 from pumice.emulator.traffic import Shape, Traffic, count_traffic
-from pumice.errors import UnimplementedInstructionError
 
 
 def chosen_lanes(state: State) -> Array | None:
@@ -61,11 +60,10 @@ def load(
         if size == 4 and int(np.bitwise_or.reduce(offsets, initial=0)) & 3:
             _load_unaligned(space, offsets, flat, rows)
             return
-        if size == 2 and int(np.bitwise_or.reduce(offsets, initial=0)) & 1:
-            raise UnimplementedInstructionError("a 16-bit load at an odd address")
         at = offsets >> shift if shift else offsets
+        odd = size == 2 and int(np.bitwise_or.reduce(offsets, initial=0)) & 1
         if halves is not None:
-            value = view[at]
+            value = _odd_words(space, offsets) if odd else view[at]
             if size == 1:
                 value = value.astype(np.int8) if shape.signed else value
                 value = value.astype(np.int16)
@@ -73,7 +71,7 @@ def load(
             return
         whole = flat.size == every
         for i, row in enumerate(rows):
-            value = view[at + i] if i else view[at]
+            value = _odd_words(space, offsets) if odd else view[at + i] if i else view[at]
             if size < 4:
                 if shape.signed:
                     value = value.view(_EXTEND[(size, True)]).astype(np.int32).view(np.uint32)
@@ -85,6 +83,14 @@ def load(
                 row[flat] = value
 
     return run
+
+
+def _odd_words(space: Space, offsets: Array) -> Array:
+    """16-bit words at any address."""
+    data = space.views[1]
+    low, high = data[offsets].astype(np.uint16), data[offsets + 1].astype(np.uint16)
+    words: Array = low | high << np.uint16(8)
+    return words
 
 
 def _load_unaligned(space: Space, offsets: Array, flat: Array, rows: list[Array]) -> None:

@@ -121,8 +121,10 @@ def atomic(
         if good is not None:
             offsets, flat = offsets[good], flat[good]
         count_traffic(traffic, state, space, offsets, flat, shape, True)
-        if int(np.bitwise_or.reduce(offsets, initial=0)) & (size - 1):
-            raise UnimplementedInstructionError("an atomic at an address that is not aligned")
+        crooked = offsets & (size - 1) != 0
+        if crooked.any():
+            space.refuse(inst, flat[crooked], offsets[crooked], size, "misaligned")
+            offsets, flat = offsets[~crooked], flat[~crooked]
         at = offsets // size
         new = values(data, flat)
         wanted = values(compare, flat) if compare is not None else new

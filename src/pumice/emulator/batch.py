@@ -64,7 +64,11 @@ class Batch:
         self.groups = groups
         self.waves_per_group = waves
         lanes = kernel.wave
-        rows = ACC + 256 if code.isa == "cdna" else max(8, -(-kernel.vgprs // 8) * 8)
+        rows = max(8, -(-min(kernel.vgprs, ACC) // 8) * 8)
+        self.rows = [slice(0, rows)]  # registers that the kernel can have
+        if kernel.agprs:
+            self.rows.append(slice(ACC, ACC + kernel.agprs))
+            rows = ACC + kernel.agprs
         state = State(code.arch, code.isa, groups * waves, lanes, rows)
         self.state = state
         descriptor = kernel.descriptor
@@ -89,6 +93,13 @@ class Batch:
         self.waiting: Array = np.zeros(groups * waves, bool)
         self.group_of: Array = np.repeat(np.arange(groups), waves)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of registers and LDS; bound code takes about as much again for small batches."""
+        used = sum(rows.stop - rows.start for rows in self.rows)
+        state = self.state
+        return 4 * used * state.waves * state.lanes + 3 * self.lds.data.nbytes + (1 << 20)
+
     def where(self, wave: int) -> tuple[tuple[int, int, int], int]:
         """(workgroup, wave in it) of a wave of the batch."""
         group, number = divmod(wave, self.waves_per_group)
@@ -101,7 +112,8 @@ class Batch:
         state, kernel, descriptor = self.state, self.kernel, self.kernel.descriptor
         self.ids = list(ids)
         live = len(ids) * self.waves_per_group
-        state.v[...] = _UNDEFINED
+        for rows in self.rows:
+            state.v[rows] = _UNDEFINED
         state.s[...] = 0
         state.scc[...] = False
         self.lds.reset()

@@ -12,7 +12,7 @@ import numpy as np
 from pumice.emulator.decode import Instruction
 from pumice.emulator.operands import source
 from pumice.emulator.state import State
-from pumice.errors import UnimplementedInstructionError
+from pumice.errors import KernelFaultError, UnimplementedInstructionError
 
 Step = Callable[[], None]
 
@@ -50,7 +50,19 @@ def bind_control(state: State, inst: Instruction, code_address: int) -> Step | N
         if inst.simm16 & 0xF:
             raise UnimplementedInstructionError(f"rounding mode {inst.simm16 & 15}")
         return None
+    if name == "s_trap":
+        return _trap(state, inst)
     raise UnimplementedInstructionError("no such scalar instruction is known")
+
+
+def _trap(state: State, inst: Instruction) -> Step:
+    """A failed assertion, or __builtin_trap: the launch ends."""
+
+    def run() -> None:
+        wave = int(np.flatnonzero(state.active)[0])
+        raise KernelFaultError(f"the kernel trapped: {inst}, wave {wave} of its batch")
+
+    return run
 
 
 def _message(state: State, inst: Instruction) -> Step:

@@ -9,9 +9,12 @@ report = gpu.launch("vector_add", (4, 1, 1), (128, 1, 1), [x, y, out, 1000]).che
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,20 +32,24 @@ from pumice.emulator.state import State
 from pumice.emulator.traffic import Traffic
 from pumice.errors import ArtifactError, UsageError
 
-_MAX_LANES = 16384  # lanes that run as one vector
+_MAX_LANES = 8192  # lanes that run as one vector
+_KEPT = 256 << 20  # bytes of batches that are kept for the next launch
 _MAX_LDS = 160 * 1024
 
 
-@dataclass
+@dataclass(eq=False)
 class Module:
     """A loaded code object. `address` is where its .text lies."""
 
     code: CodeObject
     address: int
     allocation: int
-    lines: LineTable
     codes: dict[str, Code] = field(default_factory=dict)
-    batches: dict[tuple[object, ...], Batch] = field(default_factory=dict)
+
+    @functools.cached_property
+    def lines(self) -> LineTable:
+        """Source lines, read when a fault is placed."""
+        return read_lines(self.code.elf)
 
     def kernel(self, name: str) -> Kernel:
         try:
@@ -61,6 +68,7 @@ class Emulator:
         self.arch = arch
         self.memory = memory if memory is not None else Memory(capacity)
         self.modules: list[Module] = []
+        self._batches: dict[tuple[object, ...], Batch] = {}  # the last used one at the end
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -113,12 +121,14 @@ class Emulator:
             image[segment.address : segment.address + body.size] = body
         allocation = self.allocate(end)
         self.memory.write(allocation, image)
-        module = Module(code, allocation + code.text_address, allocation, read_lines(code.elf))
+        module = Module(code, allocation + code.text_address, allocation)
         self.modules.append(module)
         return module
 
     def unload(self, module: Module) -> None:
         self.modules.remove(module)
+        for key in [key for key in self._batches if key[0] == module.address]:
+            del self._batches[key]
         self.free(module.allocation)
 
     # -- launches ---------------------------------------------------------------------------------
@@ -163,7 +173,8 @@ class Emulator:
             self.memory.write(dispatch, _packet(grid3, block3, row, kernarg))
             launch = Launch(grid3, block3, kernarg, data, dispatch, lds)
             measured = sanitize if measure is None else measure
-            return self._run(module, row, launch, threads, sanitize, measured)
+            with _without_collector():
+                return self._run(module, row, launch, threads, sanitize, measured)
         finally:
             self.free(kernarg)
             self.free(dispatch)
@@ -213,7 +224,7 @@ class Emulator:
             invalid="log" if batch.watch is not None else "ignore",
             call=batch.watch,  # type: ignore[arg-type]
         ):
-            while part := [(x, y, z) for z, y, x in itertools.islice(ids, groups)]:
+            while part := [(x, y, z) for z, y, x in itertools.islice(ids, batch.groups)]:
                 batch.start(launch, part)
                 batch.run()
         for entry in batch.program.blocks.values():
@@ -231,10 +242,19 @@ class Emulator:
     def _batch(
         self, module: Module, kernel: Kernel, groups: int, waves: int, lds: int, sanitize: bool
     ) -> Batch:
-        """Registers and bound code, kept for the next launch of the same shape."""
-        key = (kernel.name, groups, waves, lds, sanitize)
-        found = module.batches.get(key)
-        if found is not None:
+        """Registers and bound code, kept for the next launch of this kernel with as many
+        workgroups, or up to half fewer: the others then stay idle.
+        """
+        shape = (module.address, kernel.name, waves, lds, sanitize)
+        fitting = [
+            batch.groups
+            for key, batch in self._batches.items()
+            if key[:-1] == shape and groups <= batch.groups <= 2 * groups
+        ]
+        if fitting:
+            place = (*shape, min(fitting))
+            found = self._batches.pop(place)
+            self._batches[place] = found
             return found
         code = module.codes.get(kernel.name)
         if code is None:
@@ -253,10 +273,25 @@ class Emulator:
             code, self.memory, module.address, groups, waves, lds, Traffic(),
             watch if sanitize else None, granule,
         )  # fmt: skip
-        module.batches[key] = found
-        while len(module.batches) > 8:
-            module.batches.pop(next(iter(module.batches)))
+        place = (*shape, groups)
+        self._batches[place] = found
+        while len(self._batches) > 1 and sum(b.nbytes for b in self._batches.values()) > _KEPT:
+            del self._batches[next(iter(self._batches))]
         return found
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Binding a kernel makes tens of thousands of closures that all stay: looking for garbage among
+    them takes half of the time and finds none.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _clear(traffic: Traffic, measure: bool) -> None:

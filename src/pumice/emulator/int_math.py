@@ -121,8 +121,17 @@ def leading_signs(a: Values) -> Values:
 
 def perm(a: Values, b: Values, select: Values) -> Values:
     """v_perm_b32: four bytes chosen out of {a, b}, of sign bits, of 0x00 and of 0xff."""
+    first = select.flat[0]
+    if (select == first).all():  # mostly: the choice is a constant that lies in a register
+        return _perm_fixed(a, b, int(first))
     both = a.astype(np.uint64) << np.uint64(32) | b
-    result: Values = np.zeros(np.broadcast_shapes(a.shape, b.shape, select.shape), np.uint32)
+    shape = np.broadcast_shapes(a.shape, b.shape, select.shape)
+    if not (select & np.uint32(0xF8F8F8F8)).any():  # bytes of the two words only
+        data = np.ascontiguousarray(np.broadcast_to(both, shape)).view(np.uint8).reshape(-1)
+        picks = np.ascontiguousarray(np.broadcast_to(select, shape)).view(np.uint8).reshape(-1, 4)
+        at = picks + 8 * np.arange(len(picks))[:, None]
+        return data[at].view(np.uint32).reshape(shape)
+    result: Values = np.zeros(shape, np.uint32)
     for i in _BYTES:
         s = select >> i & _FF
         byte = (both >> (np.uint64(8) * np.minimum(s, 7)) & np.uint64(0xFF)).astype(np.uint32)
@@ -133,6 +142,28 @@ def perm(a: Values, b: Values, select: Values) -> Values:
             byte = np.where(s >= 8, special.astype(np.uint32), byte)
         result = result | byte << i
     return result
+
+
+def _perm_fixed(a: Values, b: Values, select: int) -> Values:
+    """v_perm_b32 with one choice for all lanes; words are moved whole where the choice allows."""
+    if select == 0x05040100:
+        return (b & np.uint32(0xFFFF)) | a << np.uint32(16)
+    if select == 0x07060302:
+        return b >> np.uint32(16) | (a & np.uint32(0xFFFF0000))
+    result: Values = np.uint32(0)
+    for i in range(4):
+        pick = select >> 8 * i & 255
+        if pick >= 13:
+            byte = _FF
+        elif pick == 12:
+            continue
+        elif pick >= 8:
+            word = a if pick >= 10 else b
+            byte = (word >> np.uint32(31 if pick & 1 else 15) & np.uint32(1)) * _FF
+        else:
+            byte = (a if pick >= 4 else b) >> _BYTES[pick & 3] & _FF
+        result = result | byte << _BYTES[i]
+    return np.broadcast_to(result, np.broadcast_shapes(a.shape, b.shape))
 
 
 def alignbit(a: Values, b: Values, n: Values) -> Values:

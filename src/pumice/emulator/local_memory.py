@@ -149,20 +149,19 @@ def _transposed(state: State, inst: Instruction, lds: Lds) -> Step:
         flat = chosen_lanes(state)
         if flat is None:
             return
-        if flat.size != state.every.size:
-            raise UnimplementedInstructionError("a transposing load with idle lanes")
         offsets, good = lds.locate(inst, row[flat].astype(np.int64) + offset, flat, 8)
         if good is not None:
-            offsets = np.where(good, offsets, 0)
+            offsets, flat = offsets[good], flat[good]
         if lds.watched:
             lds.note_read(inst, offsets, flat, 8)
-        data = lds.views[1][offsets[:, None] + np.arange(8)]  # [lanes, 8 bytes]
+        data = np.zeros((state.every.size, 8), np.uint8)  # [lanes, bytes]; 0 from an idle lane
+        data[flat] = lds.views[1][offsets[:, None] + np.arange(8)]
         per = 8 // width
         block = data.reshape(-1, 16, per, width)  # [groups, row, column, bytes]
         # The 16·per elements in memory order are read as [16 // per ... ] by columns.
         turned = block.reshape(-1, per, 16 // per, per, width).transpose(0, 2, 3, 1, 4)
         words = np.ascontiguousarray(turned).reshape(-1, 8).view(np.uint32)
-        state.v[to].reshape(-1)[...] = words[:, 0]
-        state.v[to + 1].reshape(-1)[...] = words[:, 1]
+        state.v[to].reshape(-1)[flat] = words[flat, 0]
+        state.v[to + 1].reshape(-1)[flat] = words[flat, 1]
 
     return run

@@ -10,6 +10,7 @@ Kinds: u32 i32 f32 · u16 i16 · h (a float16 taken as float32, for which most o
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable
@@ -35,6 +36,8 @@ _NUMPY: dict[str, Any] = {
 class Source:
     """A bound operand: `array` when its value lives in one place for ever, else `get`."""
 
+    __slots__ = ("array", "get")
+
     def __init__(self, array: Array | None, get: Getter | None = None) -> None:
         self.array = array
         self.get: Getter = get if get is not None else lambda: array
@@ -51,8 +54,16 @@ def _bits_as(kind: str, bits: int) -> Array:
     return np.array(bits & 0xFFFF_FFFF, np.uint32).view(_NUMPY[kind])
 
 
+@functools.lru_cache(maxsize=65536)
 def constant(kind: str, code: int, literal: int) -> Array | None:
-    """The value of a constant operand, None when `code` is a register."""
+    """The value of a constant operand, None when `code` is a register. Arrays are read-only."""
+    value = _constant(kind, code, literal)
+    if value is not None:
+        value.flags.writeable = False
+    return value
+
+
+def _constant(kind: str, code: int, literal: int) -> Array | None:
     if 128 <= code <= 192:
         return _bits_as(kind, code - 128)
     if 193 <= code <= 208:
@@ -141,7 +152,11 @@ def source(
 
 
 def _plain(state: State, kind: str, code: int, literal: int, high: int) -> Source:
-    value = constant(kind, code, literal)
+    if code >= 256:
+        return _vector(state, kind, code - 256, high)
+    if code < 128:
+        return _scalar(state, kind, code, high)
+    value = constant(kind, code, literal if code == 255 else 0)
     if value is not None:
         if high and code == 255:
             value = _bits_as(kind, literal >> 16)
@@ -149,39 +164,42 @@ def _plain(state: State, kind: str, code: int, literal: int, high: int) -> Sourc
     special = _special(state, kind, code)
     if special is not None:
         return Source(None, special)
-    if code >= 256:
-        index = code - 256
-        if index >= state.v.shape[0]:
-            raise UnimplementedInstructionError(
-                f"vector register {index} of a kernel with {state.v.shape[0]}"
-            )
-        if kind in ("u16", "i16"):
-            return Source(state.half(kind, index, high))
-        if kind == "h":
-            half = state.half("f16", index, high)
-            return Source(None, lambda: half.astype(np.float32))
-        if kind.endswith("64"):
-            get = pair_getter(state, index)
-            if kind == "u64":
-                return Source(None, get)
-            return Source(None, lambda: get().view(_NUMPY[kind]))
-        return Source(state.row(kind, index))
-    if code < 128:
-        if kind in ("u16", "i16"):
-            return Source(state.half_column(kind, code, high))
-        if kind == "h":
-            column = state.half_column("f16", code, high)
-            return Source(None, lambda: column.astype(np.float32))
-        if kind.endswith("64") and code % 2:  # an odd pair (constants of 64 bits may lie so)
-            low, top = state.column("u32", code), state.column("u32", code + 1)
-
-            def pair() -> Values:
-                wide = low.astype(np.uint64) | top.astype(np.uint64) << np.uint64(32)
-                return wide.view(_NUMPY[kind])
-
-            return Source(None, pair)
-        return Source(state.column(kind, code))
     raise UnimplementedInstructionError(f"the source operand {code}")
+
+
+def _vector(state: State, kind: str, index: int, high: int) -> Source:
+    if index >= state.v.shape[0]:
+        raise UnimplementedInstructionError(
+            f"vector register {index} of a kernel with {state.v.shape[0]}"
+        )
+    if kind in ("u16", "i16"):
+        return Source(state.half(kind, index, high))
+    if kind == "h":
+        half = state.half("f16", index, high)
+        return Source(None, lambda: half.astype(np.float32))
+    if kind.endswith("64"):
+        get = pair_getter(state, index)
+        if kind == "u64":
+            return Source(None, get)
+        return Source(None, lambda: get().view(_NUMPY[kind]))
+    return Source(state.row(kind, index))
+
+
+def _scalar(state: State, kind: str, code: int, high: int) -> Source:
+    if kind in ("u16", "i16"):
+        return Source(state.half_column(kind, code, high))
+    if kind == "h":
+        column = state.half_column("f16", code, high)
+        return Source(None, lambda: column.astype(np.float32))
+    if kind.endswith("64") and code % 2:  # an odd pair
+        low, top = state.column("u32", code), state.column("u32", code + 1)
+
+        def pair() -> Values:
+            wide = low.astype(np.uint64) | top.astype(np.uint64) << np.uint64(32)
+            return wide.view(_NUMPY[kind])
+
+        return Source(None, pair)
+    return Source(state.column(kind, code))
 
 
 Putter = Callable[[Any], None]

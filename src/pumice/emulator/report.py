@@ -56,6 +56,30 @@ class LaunchReport:
             raise KernelFaultError(f"{errors[0]}{more}")
         return self
 
+    def lines(self) -> list[str]:
+        """For a person: what the launch executed and moved."""
+        traffic = self.traffic
+        classes = ", ".join(f"{kind} {n}" for kind, n in self.instructions.most_common())
+        rows = [
+            f"{self.kernel} on {self.arch}: {self.workgroups} workgroups, {self.waves} waves",
+            f"registers: {self.vgprs} vector, {self.sgprs} scalar; LDS: {self.lds_bytes} bytes",
+            f"instructions of waves: {sum(self.instructions.values())} ({classes})",
+            f"global memory: {self.bytes_read} bytes read, {self.bytes_written} written",
+        ]
+        if traffic.measure:
+            rows.append(
+                f"segments: {traffic.segments_64} of 64 bytes, {traffic.segments_128} of 128, in "
+                f"{traffic.global_accesses} accesses of waves"
+            )
+            if traffic.lds_accesses:
+                rows.append(
+                    f"LDS: {traffic.lds_accesses} accesses, {traffic.lds_conflicts} cycles lost to "
+                    "bank conflicts"
+                )
+        if self.flops:
+            rows.append(f"matrix operations: {dict(self.flops)}")
+        return rows + [str(fault) for fault in self.faults]
+
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         traffic = self.traffic

@@ -40,6 +40,10 @@ def _sources(state: State, inst: Instruction, kinds: list[str]) -> list[Source]:
 
 def put_scalar(state: State, register: int, kind: str) -> Callable[[Any], None]:
     """A writer of a scalar register of a kind, whatever array comes in."""
+    if kind == "h":  # the upper half becomes 0
+        return lambda value: state.put_scalar(
+            register, np.asarray(value).astype(np.float16).view(np.uint16).astype(np.uint32)
+        )
     if kind.endswith("64"):
         return lambda value: state.put_scalar64(register, np.asarray(value).view(np.uint64))
     if kind in ("i32", "f32"):
@@ -225,6 +229,13 @@ def _bitset(state: State, inst: Instruction) -> Step:
     return run
 
 
+def _scalar_fma16(state: State, inst: Instruction) -> Step:
+    a, b = _sources(state, inst, ["h", "h"])
+    old = source(state, "h", inst.sdst)
+    put = put_scalar(state, inst.sdst, "h")
+    return lambda: put(fm.fma16(a.get(), b.get(), old.get()))
+
+
 def _scalar_fma(state: State, inst: Instruction) -> Step:
     a, b = _sources(state, inst, ["f32", "f32"])
     literal = source(state, "f32", 255, inst.get("literal"))
@@ -252,6 +263,7 @@ _SPECIAL: dict[str, Callable[[State, Instruction], Step]] = {
     "s_bitset1_b32": _bitset,
     "s_bitset0_b64": _bitset,
     "s_bitset1_b64": _bitset,
+    "s_fmac_f16": _scalar_fma16,
     "s_fmac_f32": _scalar_fma,
     "s_fmamk_f32": _scalar_fma,
     "s_fmaak_f32": _scalar_fma,

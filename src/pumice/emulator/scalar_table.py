@@ -81,6 +81,26 @@ def _wqm(a: Any) -> Any:
     return result
 
 
+def _quads(a: Any, bits: int) -> Any:
+    """Bit i: whether any of the bits 4i to 4i + 3 is set."""
+    wide = a.astype(_u64)
+    result = wide - wide
+    for i in range(bits // 4):
+        result = result | (wide >> _u64(4 * i) & _u64(15) != 0).astype(_u64) << _u64(i)
+    return result
+
+
+def _replicated(a: Any) -> Any:
+    """Every bit twice."""
+    wide = a.astype(_u64)
+    for shift, mask in (
+        (16, 0x0000FFFF0000FFFF), (8, 0x00FF00FF00FF00FF), (4, 0x0F0F0F0F0F0F0F0F),
+        (2, 0x3333333333333333), (1, 0x5555555555555555),
+    ):  # fmt: skip
+        wide = (wide | wide << _u64(shift)) & _u64(mask)
+    return wide | wide << _u64(1)
+
+
 # Operations whose SCC is (result != 0).
 NONZERO: dict[str, tuple[str, Callable[..., Any]]] = {
     **{
@@ -108,6 +128,8 @@ NONZERO: dict[str, tuple[str, Callable[..., Any]]] = {
     "s_wqm_b32": ("u32 u32", _wqm),
     "s_wqm_b64": ("u64 u64", _wqm),
     "s_abs_i32": ("i32 i32", np.abs),
+    "s_quadmask_b32": ("u32 u32", lambda a: _quads(a, 32).astype(np.uint32)),
+    "s_quadmask_b64": ("u64 u64", lambda a: _quads(a, 64)),
 }
 
 # Operations that leave SCC alone.
@@ -132,6 +154,9 @@ PLAIN: dict[str, tuple[str, Callable[..., Any]]] = {
     "s_clz_i32_u64": ("i32 u64", im.leading_zeros),
     "s_ctz_i32_b32": ("i32 u32", im.trailing_zeros),
     "s_ctz_i32_b64": ("i32 u64", im.trailing_zeros),
+    "s_ff0_i32_b32": ("i32 u32", lambda a: im.trailing_zeros(~a)),
+    "s_ff0_i32_b64": ("i32 u64", lambda a: im.trailing_zeros(~a)),
+    "s_bitreplicate_b64_b32": ("u64 u32", lambda a: _replicated(a)),
     "s_cls_i32": ("i32 i32", im.leading_signs),
     "s_cls_i32_i64": ("i32 i64", im.leading_signs),
     "s_sext_i32_i8": ("i32 u32", im.sext8),
@@ -155,6 +180,24 @@ PLAIN: dict[str, tuple[str, Callable[..., Any]]] = {
     "s_floor_f32": ("f32 f32", np.floor),
     "s_trunc_f32": ("f32 f32", np.trunc),
     "s_rndne_f32": ("f32 f32", np.rint),
+    "s_maximum_f32": ("f32 f32 f32", fm.maximum_ieee),
+    "s_minimum_f32": ("f32 f32 f32", fm.minimum_ieee),
+    "s_cvt_f16_f32": ("h f32", lambda a: a),
+    "s_cvt_f32_f16": ("f32 h", lambda a: a),
+    "s_cvt_hi_f32_f16": (
+        "f32 u32", lambda a: (a >> np.uint32(16)).astype(np.uint16).view(np.float16),
+    ),
+    "s_add_f16": ("h h h", np.add),
+    "s_sub_f16": ("h h h", np.subtract),
+    "s_mul_f16": ("h h h", np.multiply),
+    "s_max_f16": ("h h h", fm.maximum),
+    "s_min_f16": ("h h h", fm.minimum),
+    "s_maximum_f16": ("h h h", fm.maximum_ieee),
+    "s_minimum_f16": ("h h h", fm.minimum_ieee),
+    "s_ceil_f16": ("h h", np.ceil),
+    "s_floor_f16": ("h h", np.floor),
+    "s_trunc_f16": ("h h", np.trunc),
+    "s_rndne_f16": ("h h", np.rint),
     "s_cvt_pk_rtz_f16_f32": (
         "u32 f32 f32", lambda a, b: im.pack16(fm.half_toward_zero(a), fm.half_toward_zero(b)),
     ),

@@ -33,17 +33,24 @@ class Space:
         self.state = state
         self.watch = watch
 
-    def refuse(self, inst: Instruction, flat: Array, addresses: Array, size: int) -> None:
-        """Report lanes whose access is out of bounds; without a sanitizer, raise."""
+    def refuse(
+        self,
+        inst: Instruction,
+        flat: Array,
+        addresses: Array,
+        size: int,
+        kind: str = "out-of-bounds",
+    ) -> None:
+        """Report lanes whose access is not allowed; without a sanitizer, raise."""
 
         def describe(at: int) -> str:
             return f"{size} bytes at {self.name} address 0x{int(addresses[at]):x}"
 
         if self.watch is not None:
-            self.watch.report("out-of-bounds", inst, flat, describe)
+            self.watch.report(kind, inst, flat, describe)
             return
         raise KernelFaultError(
-            f"out of bounds: {describe(0)}, {inst}, {flat.size} lanes, the first is lane "
+            f"{kind}: {describe(0)}, {inst}, {flat.size} lanes, the first is lane "
             f"{int(flat[0]) % self.state.lanes} of wave {int(flat[0]) // self.state.lanes}",
             hint="Launch with sanitize=True for the source line and workgroup.",
         )

@@ -69,11 +69,17 @@ class State:
 
     def column(self, kind: str, index: int) -> Array:
         """Scalar register `index` (a pair for 64-bit kinds) as [waves, 1]."""
-        if kind.endswith("64"):
-            wide: Array = self.s64.view(_VIEWS[kind])
-            return wide[:, index // 2 : index // 2 + 1]
-        view: Array = self.s.view(_VIEWS[kind])
-        return view[:, index : index + 1]
+        key = (kind, -1 - index)
+        found = self._rows.get(key)
+        if found is None:
+            if kind.endswith("64"):
+                wide: Array = self.s64.view(_VIEWS[kind])
+                found = wide[:, index // 2 : index // 2 + 1]
+            else:
+                view: Array = self.s.view(_VIEWS[kind])
+                found = view[:, index : index + 1]
+            self._rows[key] = found
+        return found
 
     def half_column(self, kind: str, index: int, high: int) -> Array:
         view: Array = self.s.view(_VIEWS[kind])

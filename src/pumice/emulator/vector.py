@@ -126,7 +126,7 @@ def bind_vector(state: State, inst: Instruction, watch: Watch | None) -> Step | 
     function = _modified(state, inst, operation)
     if "SDWA" in inst.encoding:
         put = sdwa_put(state, inst, operation.result)
-    elif inst.encoding == "VOP3_SDST" or (inst.vdst < 256):
+    elif name.startswith("v_s_"):
         put = _scalar_destination(state, inst, operation.result)
     else:
         high, number = _half_destination(state, inst, operation.result)
@@ -151,11 +151,15 @@ def _half_destination(state: State, inst: Instruction, kind: str) -> tuple[int, 
 
 def _scalar_destination(state: State, inst: Instruction, kind: str) -> Callable[[Any], None]:
     """v_s_exp_f32 and its like write a scalar register."""
-    register = inst.vdst
+    register = inst.vdst if inst.vdst < 256 else inst.vdst - 256
 
     def put(value: Any) -> None:
-        value = np.asarray(value, np.float32 if kind in ("f32", "h") else np.uint32)
-        state.put_scalar(register, value.view(np.uint32)[:, :1])
+        found = np.asarray(value)
+        if kind == "h":
+            bits = found.astype(np.float16).view(np.uint16).astype(np.uint32)
+        else:
+            bits = found.astype(np.float32).view(np.uint32)
+        state.put_scalar(register, bits[:, :1] if bits.ndim == 2 else bits)
 
     return put
 

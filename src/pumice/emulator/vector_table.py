@@ -251,6 +251,10 @@ VECTOR: dict[str, Operation] = {
     ),
     "v_lerp_u8": _op("u32 u32 u32 u32", im.lerp_u8),
     "v_sat_pk_u8_i16": _op("u16 u32", lambda a: _saturate_bytes(a)),
+    "v_ashr_pk_i8_i32": _op("u16 i32 i32 u32", lambda a, b, c: _shift_bytes(a, b, c, -128, 127)),
+    "v_ashr_pk_u8_i32": _op("u16 i32 i32 u32", lambda a, b, c: _shift_bytes(a, b, c, 0, 255)),
+    "v_cvt_norm_i16_f16": _op("u16 h", lambda a: fm.snorm16(a).astype(np.uint16)),
+    "v_cvt_norm_u16_f16": _op("u16 h", lambda a: fm.unorm16(a).astype(np.uint16)),
 }  # fmt: skip
 
 for _i in range(4):
@@ -264,6 +268,11 @@ for _kind in ("i32", "u32", "i16", "u16"):
     VECTOR[f"v_med3_{_kind}"] = _op(_three, im.median)
     VECTOR[f"v_maxmin_{_kind}"] = _op(_three, lambda a, b, c: np.minimum(np.maximum(a, b), c))
     VECTOR[f"v_minmax_{_kind}"] = _op(_three, lambda a, b, c: np.maximum(np.minimum(a, b), c))
+
+# RDNA4's transcendental operations on scalar registers.
+for _name in ("exp", "log", "rcp", "rsq", "sqrt"):
+    for _suffix in ("f32", "f16"):
+        VECTOR[f"v_s_{_name}_{_suffix}"] = VECTOR[f"v_{_name}_{_suffix}"]
 
 # Integer additions and subtractions whose clamp bit means saturation: bounds of the result.
 SATURATES: dict[str, tuple[Callable[[Any, Any], Any], int, int]] = {
@@ -302,3 +311,9 @@ def _saturate_bytes(a: Any) -> Any:
     low = np.clip((a & _K(0xFFFF)).astype(np.uint16).view(np.int16), 0, 255)
     high = np.clip((a >> _K(16)).astype(np.uint16).view(np.int16), 0, 255)
     return (low.astype(np.uint16) | high.astype(np.uint16) << np.uint16(8)).astype(np.uint16)
+
+
+def _shift_bytes(a: Any, b: Any, c: Any, low: int, high: int) -> Any:
+    shift = (c & _K(31)).astype(np.int32)
+    first, second = np.clip(a >> shift, low, high) & 255, np.clip(b >> shift, low, high) & 255
+    return (first | second << 8).astype(np.uint16)
