@@ -26,17 +26,17 @@ def _problem(m: int, packing: str, dtype: str = "float16", group: int = 32) -> P
 
 @pytest.mark.parametrize("target", [*ROCM_TARGETS, get_target("sm_90")], ids=lambda t: t.name)
 def test_vector_units(target: Target) -> None:
-    """32 codes of 8 rows in 16 packed multiply-adds each; every access to memory is wide."""
+    """32 codes of 4 rows in 16 packed multiply-adds each; every access to memory is wide."""
     (binary,) = compiled(Gemv(), _problem(1, "rows"), target)
     text = binary.assembly
     if target.api == "cuda":
-        assert text.count("fma.rn.f16x2") >= 128 + 64
-        assert len(WEIGHTS.findall(text)) == 8
+        assert text.count("fma.rn.f16x2") >= 64 + 32
+        assert len(WEIGHTS.findall(text)) == 4
         assert text.count("ld.global.v4.b32") == 4
     else:
-        assert text.count("v_dot2_f32_f16") >= 128
+        assert text.count("v_dot2_f32_f16") >= 64 + 16
         wide = "global_load_b128" if target.wave == 32 else "global_load_dwordx4"
-        assert text.count(wide) >= 12
+        assert text.count(wide) >= 8
 
 
 @pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)

@@ -60,7 +60,7 @@ def test_amd(run: Any) -> None:
 
 
 OTHER: list[tuple[Any, dict[str, int]]] = [
-    (Gemv(), {"rows": 16, "groups": 8, "warps": 4, "stages": 3, "code": 0}),
+    (Gemv(), {"rows": 16, "groups": 8, "warps": 4, "ahead": 1, "stages": 1, "code": 0}),
     (Matrix(), {"warps": 2, "repeat": 2, "ahead": 1, "unroll": 2, "stages": 1, "code": 0}),
     (Matrix(), {"warps": 4, "repeat": 2, "ahead": 0, "unroll": 1, "stages": 3}),
     (Tiled(), {"bm": 16, "bn": 32, "bk": 128, "warps": 4, "stages": 2, "split": 2, "code": 0}),
@@ -89,11 +89,18 @@ def test_the_reach_of_float16(dtype: str, factor: float) -> None:
     assert np.isfinite(make_x.astype(np.float32)).all()
     if factor > 1:
         check(
-            SPEC, Gemv(), attrs, inputs, HOPPER, {"rows": 8, "groups": 8, "warps": 1, "stages": 1}
+            SPEC,
+            Gemv(),
+            attrs,
+            inputs,
+            HOPPER,
+            {"rows": 8, "groups": 8, "warps": 1, "ahead": 0, "stages": 1},
         )
         return
     problem = make_problem(SPEC, attrs, inputs)
-    plan = Gemv().plan(problem, HOPPER, {"rows": 8, "groups": 8, "warps": 1, "stages": 1})
+    plan = Gemv().plan(
+        problem, HOPPER, {"rows": 8, "groups": 8, "warps": 1, "ahead": 0, "stages": 1}
+    )
     tensors = {n: to_torch(a) for n, a in inputs.items()}
     tensors["out"] = to_torch(np.zeros((1, 8), np.float32))  # float16 would round it to nothing
     interpret(problem, plan, tensors)

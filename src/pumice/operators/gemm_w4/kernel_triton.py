@@ -37,6 +37,20 @@ def _zero_of(zeros, at, mask, ZERO: tl.constexpr):
 
 
 @triton.jit
+def _fetch(
+    w, scales, row, first, words, groups, scale_columns, PER: tl.constexpr, GROUPS: tl.constexpr
+):
+    """Words [1, ROWS, 4 · GROUPS] and float16 scales [1, ROWS, GROUPS] from group `first`."""
+    j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
+    g = (first + tl.arange(0, GROUPS))[None, None, :]
+    word = tl.load(w + row * words + j, mask=j < words, other=0, eviction_policy="evict_first")
+    # One scale a thread, neighbours along K in neighbouring threads, as the words lie: an alignment
+    # of one element keeps loads narrow, so that nothing has to be exchanged.
+    at = tl.multiple_of(tl.max_contiguous(row * scale_columns + g // PER, (1, 1, 2)), (1, 1, 1))
+    return word, tl.load(scales + at, mask=g < groups, other=0.0)
+
+
+@triton.jit
 def gemv(
     x,
     w,
@@ -59,6 +73,7 @@ def gemv(
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
+    AHEAD: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A thread holds groups of 32 codes of several rows, 16 bytes each, and the 32 activations that
@@ -70,15 +85,20 @@ def gemv(
     token = tl.minimum(tl.arange(0, TOKENS), M - 1).to(tl.int64)[:, None, None]
     pairs = x.to(tl.pointer_type(tl.int32))
     total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
+    if AHEAD:
+        word, scale = _fetch(w, scales, row, 0, words, groups, scale_columns, PER, GROUPS)
     for first in tl.range(0, groups, GROUPS, num_stages=STAGES):
         j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
         g = (first + tl.arange(0, GROUPS))[None, None, :]
         inside = j < words
-        word = tl.load(w + row * words + j, mask=inside, other=0, eviction_policy="evict_first")
-        # One scale a thread, neighbours along K in neighbouring threads, as the words lie: an
-        # alignment of one element keeps loads narrow, so that nothing has to be exchanged.
-        at = tl.multiple_of(tl.max_contiguous(row * scale_columns + g // PER, (1, 1, 2)), (1, 1, 1))
-        scale = tl.load(scales + at, mask=g < groups, other=0.0).to(tl.float32)
+        if AHEAD:  # the next step's weights are under way while this one's are used
+            next_word, next_scale = _fetch(
+                w, scales, row, first + GROUPS, words, groups, scale_columns, PER, GROUPS
+            )
+        else:
+            word, scale = _fetch(w, scales, row, first, words, groups, scale_columns, PER, GROUPS)
+        at = row * scale_columns + g // PER
+        at = tl.multiple_of(tl.max_contiguous(at, (1, 1, 2)), (1, 1, 1))
         zero = _zero_of(zeros, at, g < groups, ZERO)
         px = pairs + token * x_stride + ((j // 4) * 16 + j % 4)
         x0, x1, x2, x3 = quads(tl.load(px, mask=inside, other=0), TOKENS, 1, GROUPS)
@@ -142,7 +162,9 @@ def gemv(
             part = u + v
         if SCALE_X:
             part = part * up
-        total += part * scale
+        total += part * scale.to(tl.float32)
+        if AHEAD:
+            word, scale = next_word, next_scale
     result = tl.sum(total, axis=2)
     if bias is not None:
         result += tl.load(bias + tl.minimum(n, N - 1)).to(tl.float32)[None, :]

@@ -120,6 +120,9 @@ BENCH = (
     *(bench_problem(1, n, k) for n, k in LLAMA2_7B),
     *(bench_problem(1, n, k, packing="rows") for n, k in LLAMA2_7B),
     *(bench_problem(m, n, k) for m in (4, 8, 16, 64) for n, k in LLAMA2_7B[:4]),
+    *(bench_problem(m, n, k, packing="rows") for m in (2, 4, 8) for n, k in LLAMA2_7B[:4]),
+    bench_problem(1, 6144, 4096, dtype="bfloat16", packing="rows"),
+    *(bench_problem(1, n, k, 128, True, packing="rows") for n, k in LLAMA2_7B[:4]),
     *(bench_problem(m, 22016, 4096) for m in (2, 32, 256, 1024, 4096)),
     *(bench_problem(1, n, k, 128, True) for n, k in LLAMA2_7B[:4]),
     bench_problem(1, 28672, 4096, 32, False, "bfloat16"),  # Llama-3-8B

@@ -150,7 +150,7 @@ class Matrix:
         constants |= {
             "GROUP": int(problem.attrs["group"]), "CODE": config.get("code", 1),
             "BRAIN": problem["x"].dtype == "bfloat16", "WARPS": config["warps"],
-            "REPEAT": config["repeat"], "AHEAD": bool(config["ahead"]), "UNROLL": config["unroll"],
+            "REPEAT": config["repeat"], "AHEAD": bool(config.get("ahead")), "UNROLL": config["unroll"],
             "TOKENS": 8 if tokens <= 8 else 16, "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(n, 16 * config["repeat"]), 1, 1)
@@ -160,7 +160,8 @@ class Matrix:
 
 class Gemv:
     """Up to 16 tokens on vector units, in packed arithmetic. config: rows a program, groups of 32
-    along K a step, warps, stages of asynchronous copies (1: straight to registers)."""
+    along K a step, warps, whether weights are loaded a step ahead, stages of asynchronous copies
+    (1: straight to registers)."""
 
     name = "gemm_w4.triton.gemv"
 
@@ -182,20 +183,20 @@ class Gemv:
         wave = target.wave
         # A wave reads `wave` groups of a row at once: 1024 codes on 32 lanes.
         shapes = (
-            (8, 2, 1), (8, 1, 1), (8, 4, 1), (4, 2, 1), (4, 1, 1), (4, 4, 1), (16, 2, 1),
-            (16, 1, 1), (2, 4, 1), (2, 2, 1), (4, 8, 1), (8, 8, 1), (8, 2, 3), (16, 2, 3),
+            (4, 2, 0, 1), (4, 1, 0, 1), (4, 4, 0, 1), (4, 1, 1, 1), (4, 2, 1, 1), (4, 4, 1, 1),
+            (2, 2, 0, 1), (2, 1, 1, 1), (2, 2, 1, 1), (2, 4, 0, 1), (8, 1, 0, 1), (8, 2, 0, 1),
+            (8, 4, 0, 1), (8, 1, 1, 1), (16, 2, 0, 1), (1, 4, 0, 1), (1, 2, 1, 1), (8, 2, 0, 3),
         )  # fmt: skip
         found: list[Config] = []
         most = 16 if target.api == "cuda" else 8  # sums that a thread holds
-        for rows, warps, stages in shapes:
+        for rows, warps, ahead, stages in shapes:
             groups = warps * wave
             if (rows * tokens > most and tokens > 1) or groups > max(words // 2, wave):
                 continue
-            found.append({"rows": rows, "groups": groups, "warps": warps, "stages": stages})
-        if tokens == 1:  # lanes over several rows: 128 bytes of a row at once
-            for rows, warps, stages in ((32, 4, 4), (32, 4, 1), (16, 2, 4), (64, 4, 3)):
-                found.append({"rows": rows, "groups": 8, "warps": warps, "stages": stages})
-        return found or [{"rows": 1, "groups": wave, "warps": 1, "stages": 1}]
+            found.append(
+                {"rows": rows, "groups": groups, "warps": warps, "ahead": ahead, "stages": stages}
+            )
+        return found or [{"rows": 1, "groups": wave, "warps": 1, "ahead": 0, "stages": 1}]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.gemm_w4.kernel_triton import gemv
@@ -215,7 +216,7 @@ class Gemv:
             "PER": int(problem.attrs["group"]) // 32,
             "CODE": code, "BRAIN": brain, "SCALE_X": code == 1 or (code == 2 and brain),
             "TOKENS": next_power_of_2(tokens), "ROWS": config["rows"],
-            "GROUPS": config["groups"], "STAGES": config["stages"],
+            "GROUPS": config["groups"], "AHEAD": bool(config.get("ahead")), "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(n, config["rows"]), 1, 1)
         return Plan(

@@ -23,7 +23,7 @@ from pumice.operators.triton.plan import (
 )
 from pumice.targets import Target
 
-WIDEST = 16384  # of a row that one program holds in registers
+WIDEST = 32768  # of a row that one program holds in registers
 PARTIALS = 1024  # at most, of the two-stage maximum
 _FLOATS = ("float16", "bfloat16", "float32")
 
@@ -56,7 +56,7 @@ def row_configs(rows: int, width: int, target: Target) -> list[Config]:
     each = 1 if few else max(1, min(8, 4096 // block))
     favourite = row_warps(block, each, few, target)
     found: list[Config] = [{"rows": each, "warps": favourite}]
-    most = min(16, 1024 // target.wave)
+    most = min(32 if block >= WIDEST // 2 else 16, 1024 // target.wave)
     for r in dict.fromkeys((each, max(1, each // 4), min(2 * each, 16))):
         for w in (favourite, favourite * 2, favourite // 2, 4):
             config = {"rows": r, "warps": w}
