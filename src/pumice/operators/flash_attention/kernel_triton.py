@@ -161,8 +161,8 @@ def flash_attention(
     row_head = first_head + m % PACK
     valid = (first + row < queries) & (row < ROWS)
     d = tl.arange(0, BLOCK_D)
-    q_tile = q + (q_start + first).to(tl.int64) * stride_qt
-    q_rows = q_tile + (row * stride_qt + row_head.to(tl.int64) * stride_qh)[:, None]
+    q_tile = q + (q_start + first).to(tl.int64) * stride_qt + first_head.to(tl.int64) * stride_qh
+    q_rows = q_tile + (row * stride_qt + m % PACK * stride_qh)[:, None]
     queries_main = tl.load(q_rows + d[None, :], mask=valid[:, None], other=0.0)
     queries_rest = queries_main
     if BLOCK_R > 0:
@@ -220,8 +220,8 @@ def flash_attention(
     e = first_v + tl.arange(0, BLOCK_V)
     divisor = tl.where(total == 0.0, 1.0, total)
     acc = acc * (1.0 / divisor)[:, None]
-    o_tile = out + (q_start + first).to(tl.int64) * stride_ot
-    o_rows = o_tile + (row * stride_ot + row_head.to(tl.int64) * stride_oh)[:, None]
+    o_tile = out + (q_start + first).to(tl.int64) * stride_ot + first_head.to(tl.int64) * stride_oh
+    o_rows = o_tile + (row * stride_ot + m % PACK * stride_oh)[:, None]
     mask = valid[:, None] & (e < DV)[None, :]
     tl.store(o_rows + e[None, :], acc.to(out.dtype.element_ty), mask=mask)
     if lse is not None:

@@ -188,8 +188,9 @@ def paged_attention(
     row_head = kv_head * GROUP + m % GROUP
     valid = (first + row < queries) & (row < ROWS)
     d = tl.arange(0, BLOCK_D)
-    q_tile = q + tl.cast(q_start + first, tl.int64) * stride_qt
-    q_rows = q_tile + (row * stride_qt + row_head.to(tl.int64) * stride_qh)[:, None]
+    first_head = tl.cast(kv_head * GROUP, tl.int64)
+    q_tile = q + tl.cast(q_start + first, tl.int64) * stride_qt + first_head * stride_qh
+    q_rows = q_tile + (row * stride_qt + m % GROUP * stride_qh)[:, None]
     queries_main = tl.load(q_rows + d[None, :], mask=valid[:, None], other=0.0)
     queries_rest = queries_main
     if BLOCK_R > 0:
@@ -279,7 +280,7 @@ def paged_attention(
         factor = factor * tl.load(v_scale + kv_head * stride_v_scale)
     acc = acc * factor[:, None]
     o_tile = out + tl.cast(q_start + first, tl.int64) * stride_ot + split * stride_os
-    o_rows = o_tile + (row * stride_ot + row_head.to(tl.int64) * stride_oh)[:, None]
+    o_rows = o_tile + first_head * stride_oh + (row * stride_ot + m % GROUP * stride_oh)[:, None]
     mask = valid[:, None] & (e < DV)[None, :]
     if lse is not None:
         tl.store(o_rows + e[None, :], acc, mask=mask & some[:, None])

@@ -211,7 +211,7 @@ def decode_tiles(target: Target, width: int, size: int) -> list[tuple[int, int, 
             if not large:
                 return [(64, 4, 2), (32, 4, 3), (32, 2, 3)]
             if size == 1:
-                return [(128, 4, 3), (64, 4, 3), (128, 8, 3), (128, 4, 2), (64, 4, 4), (64, 8, 4)]
+                return [(64, 4, 3), (128, 4, 3), (128, 4, 2), (64, 4, 4), (128, 8, 3)]
             return [(64, 4, 3), (64, 4, 2), (128, 4, 2), (32, 4, 4), (64, 8, 3), (32, 2, 3)]
         return [(32, 4, 3 if large else 2), (64, 4, 2) if large else (16, 4, 3), (32, 8, 2)]
     if unit == "mfma":
@@ -248,7 +248,7 @@ class PagedAttention:
         counts = split_counts(problem, target, programs)
         tiles = decode_tiles(target, width, itemsize(problem["k_cache"].dtype))
         rows = [(tiles[0], count) for count in counts]
-        rows += [(tile, count) for tile in tiles[1:] for count in counts[:2]]
+        rows += [(tile, count) for tile in tiles[1:] for count in dict.fromkeys((*counts[:2], 1))]
         return [paged_config(m, *tile, splits=count, v=v) for tile, count in rows]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
