@@ -20,11 +20,12 @@ FP8 = [t for t in SOME if t.name in ("gfx942", "gfx1201", "sm_90")]
 
 @pytest.mark.parametrize("target", SOME, ids=lambda target: target.name)
 def test_gate_and_up(target: Target) -> None:
-    for m in (4096, 16):
-        inputs = {
-            "x": TensorSpec((m, 4096), "bfloat16"), "w": TensorSpec((28672, 4096), "bfloat16")
-        }  # fmt: skip
-        check_plan(GATED, problem_of(get_spec("gated_gemm"), {}, inputs), target)
+    m = 16 if target.name == "gfx1201" else 4096
+    inputs = {
+        "x": TensorSpec((m, 4096), "bfloat16"),
+        "w": TensorSpec((28672, 4096), "bfloat16"),
+    }
+    check_plan(GATED, problem_of(get_spec("gated_gemm"), {}, inputs), target)
 
 
 @pytest.mark.parametrize("target", FP8, ids=lambda target: target.name)
