@@ -69,6 +69,8 @@ def mla_decode(
     table = block_table + sequence * stride_table
     if PAGE % BLOCK_N == 0:  # a tile lies in one block
         page = tl.load(table + begin // PAGE, mask=begin < end, other=0)
+    elif BLOCK_N % PAGE == 0:
+        page = tl.load(table + begin // PAGE + n // PAGE, mask=begin + n < end, other=0)
     else:
         page = tl.load(table + (begin + n) // PAGE, mask=begin + n < end, other=0)
     for start in range(begin, end, BLOCK_N):
@@ -77,11 +79,16 @@ def mla_decode(
         if PAGE % BLOCK_N == 0:
             tile = cache + page.to(tl.int64) * stride_cb + (start % PAGE) * stride_cn
             rows = tile + (n * stride_cn)[:, None]
-            following = start + BLOCK_N
+            page = tl.load(table + (start + BLOCK_N) // PAGE, mask=start + BLOCK_N < end, other=0)
         else:
-            rows = cache + (page.to(tl.int64) * stride_cb + (column % PAGE) * stride_cn)[:, None]
-            following = column + BLOCK_N
-        page = tl.load(table + following // PAGE, mask=following < end, other=0)
+            if BLOCK_N % PAGE == 0:
+                offset = n % PAGE
+                index = (start + BLOCK_N) // PAGE + n // PAGE
+            else:
+                offset = column % PAGE
+                index = (column + BLOCK_N) // PAGE
+            rows = cache + (page.to(tl.int64) * stride_cb + offset * stride_cn)[:, None]
+            page = tl.load(table + index, mask=column + BLOCK_N < end, other=0)
         latent = tl.load(rows + d[None, :], mask=inside[:, None], other=0.0)
         rope = tl.load(rows + r[None, :], mask=inside[:, None] & (r < D)[None, :], other=0.0)
         s = tl.dot(latent, q_latent)  # [BLOCK_N, BLOCK_H]
