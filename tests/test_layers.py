@@ -48,8 +48,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "prepare": _BUILD,
     # compiler: kernels for CPU tensors. settings: the place of a user's measured rows.
     "torch": _OPERATORS | {"tuning", "runtime", "compiler", "settings"},
+    "verify": _OPERATORS | {"runtime", "binary"},
     "bench": _BUILD | _RUN | {"prepare", "torch"},
-    "cli": _BUILD | _RUN | {"prepare", "bench", "server", "torch", "settings"},
+    "cli": _BUILD | _RUN | {"prepare", "bench", "server", "torch", "settings", "verify"},
     "api": _RUN | {"prepare", "settings"},
     "__main__": frozenset({"cli"}),
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pumice.emulator.hip.abi import SIGNATURES
+from pumice.emulator.hip.status import Status
 from pumice.runtime.devices.driver import cuda, rocm
 from pumice.runtime.devices.driver.library import load
 from pumice.runtime.devices.driver.properties import device_count
@@ -168,6 +169,12 @@ def test_numbers(table: DriverTable, vendor: str, file: str, names: dict[str, st
     for key, name in names.items():
         ours = table.attributes[key] if key in table.attributes else table.errors[key]
         assert ours == enumerator(text, name), name
+
+
+def test_the_emulated_drivers_statuses() -> None:
+    text = header("amd", "hip/hip_runtime_api.h")
+    for status in Status:
+        assert enumerator(text, status.hip_name) == status
 
 
 @pytest.mark.parametrize("table", [rocm.TABLE, cuda.TABLE], ids=["rocm", "cuda"])

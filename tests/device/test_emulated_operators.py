@@ -71,7 +71,14 @@ def test_every_kernel_on_one_card(at: int) -> None:
         if found:
             check(get_spec(name), kernel, found[0], TARGETS[arch])
             return
-    pytest.fail(f"{kernel.name} supports no case on any AMD card")
+    pytest.skip(f"{kernel.name} is for other cards than AMD's")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", GPU_OPERATORS)
+def test_every_operator_has_a_kernel(name: str, arch: str) -> None:
+    kernels = triton_kernels_of(name)
+    assert any(first_cases(name, kernel, TARGETS[arch], 1) for kernel in kernels)
 
 
 def test_a_mix_of_whole_and_split_tiles() -> None:
@@ -104,6 +111,10 @@ def test_a_mix_of_whole_and_split_tiles() -> None:
 @pytest.mark.parametrize("arch", ARCHS[:3])
 @pytest.mark.parametrize("name", ["gemm", "flash_attention", "gemm_w4", "norm"])
 def test_more_cases(name: str, arch: str) -> None:
-    kernel = triton_kernels_of(name)[0]
     target = TARGETS[arch]
-    check(get_spec(name), kernel, first_cases(name, kernel, target, 2)[-1], target)
+    for kernel in triton_kernels_of(name):
+        found = first_cases(name, kernel, target, 2)
+        if found:
+            check(get_spec(name), kernel, found[-1], target)
+            return
+    pytest.fail(f"{name} has no kernel for {arch}")

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driver_runner import Runner
 from triton_harness import make_problem, relative_error
 
 from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
 from pumice.operators.triton.plan import TritonKernel
 from pumice.runtime.devices.driver.choose import open_device
 from pumice.targets import get_target
+from pumice.verify.runner import Runner
 
 ARCHS = ("gfx1100", "gfx942", "gfx1201")
 

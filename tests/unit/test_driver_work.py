@@ -125,6 +125,18 @@ def test_a_capture_spans_streams_that_join_and_return() -> None:
     assert bytes_of(device, buffer) == [7, 7]
 
 
+def test_a_captured_event_happens_nowhere_else() -> None:
+    device, _ = emulated()
+    stream, other, event = device.stream(), device.stream(), device.event()
+    device.capture(stream, lambda: stream.record(event))
+    for call in (event.synchronize, event.done, lambda: other.wait(event)):
+        with pytest.raises(DeviceError, match="hipErrorCapturedEvent"):
+            call()
+    stream.record(event)  # an ordinary event again
+    stream.synchronize()
+    assert event.done()
+
+
 def test_a_stream_that_does_not_return_is_an_error() -> None:
     device, _ = emulated()
     main, side = device.stream(), device.stream()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ from engine_toy import (
     tokenizer,
 )
 
-from pumice.engine import Grammar, LLMEngine, SamplingParams
+from pumice.engine import AsyncEngine, Grammar, LLMEngine, SamplingParams
 from pumice.errors import GrammarError, UsageError
 
 VOCAB = limits().vocab_size
@@ -289,6 +291,10 @@ def test_schemas_that_are_refused(value: Any, where: str, message: str) -> None:
         (Grammar("regex", "x^y"), "regular expression cannot be enforced"),
         (Grammar("lark", "start: nothing"), "unknown name"),
         (Grammar("lark", ""), "Lark grammar cannot be enforced"),
+        (Grammar("regex", "a\ud83d"), "cannot be read"),
+        (Grammar("json_schema", {"const": "\ud83d"}), "cannot be"),
+        (Grammar("json_schema", {"minLength": 10**40}), "'minLength', got 1e40"),
+        (Grammar("json_schema", {"allOf": [{"$ref": "#"}]}), "no output"),
     ],
 )
 def test_grammars_that_are_refused(grammar: Grammar, message: str) -> None:
@@ -308,3 +314,16 @@ def test_bad_grammar_objects() -> None:
     bare = LLMEngine(ToyExecutable(small_limits()), None)
     with pytest.raises(UsageError, match="end token"):
         bare.prepare([5], SamplingParams(grammar=Grammar("json_object")))
+
+
+def test_closing_ends_the_thread() -> None:
+    inner, _ = make(ROOM, logits=wordy)
+
+    async def main() -> str:
+        async with AsyncEngine(inner) as engine:
+            params = SamplingParams(max_tokens=40, grammar=Grammar("regex", "[a-z]{9}"))
+            return "".join([d.text async for d in engine.stream([5], params)])
+
+    for _ in range(2):
+        assert re.fullmatch("[a-z]{9}", asyncio.run(main()))
+        assert not [t for t in threading.enumerate() if t.name.startswith("pumice")]

@@ -61,7 +61,9 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 @given(
     requests=st.lists(cases, min_size=1, max_size=7),
     block_size=st.integers(1, 5),

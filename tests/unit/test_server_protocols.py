@@ -276,6 +276,14 @@ def test_tokens_there_and_back() -> None:
     assert server.post("/tokenize", {"prompt": "a", "messages": USER}).status == 400
 
 
+def test_every_field_is_described() -> None:
+    described = client().get("/openapi.json").json
+    fields = described["components"]["schemas"]["ChatRequest"]["properties"]
+    assert {"messages", "temperature", "top_k", "response_format", "priority"} <= set(fields)
+    assert "/v1/messages" in described["paths"]
+    assert not any("__" in name for name in described["components"]["schemas"])
+
+
 def test_figures() -> None:
     server = client(TEXT)
 

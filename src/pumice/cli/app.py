@@ -9,7 +9,19 @@ import typer
 from typer.core import TyperGroup
 
 from pumice._version import __version__
-from pumice.cli import bench_group, chat, compile, doctor, inspect, pull, quantize, run, serve, tune
+from pumice.cli import (
+    bench_group,
+    chat,
+    compile,
+    doctor,
+    inspect,
+    pull,
+    quantize,
+    run,
+    serve,
+    tune,
+    verify,
+)
 from pumice.cli.console import print_error
 from pumice.errors import OutOfMemoryError, PumiceError
 
@@ -69,6 +81,6 @@ def _root(
     """Options before the command."""
 
 
-for module in (chat, run, serve, compile, inspect, pull, quantize, tune, doctor):
+for module in (chat, run, serve, compile, inspect, pull, quantize, tune, verify, doctor):
     app.command(module.NAME)(module.command)
 app.add_typer(bench_group.app)

@@ -13,7 +13,7 @@ from typing import Any
 from pumice.errors import GrammarError
 
 _MAX_DEPTH = 128  # of schemas within schemas
-_MOST_BLAMED = 300  # schemas that are tried on their own to find the faulty one
+_MOST_BLAMED = 1000  # schemas that are tried on their own to find the faulty one
 
 # Keywords by what they hold: one schema, a list of schemas, schemas by name, or something else.
 _ONE = ("items", "additionalProperties", "additionalItems")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pumice.text.tokenizer import Tokenizer
 
 _KEPT = 64  # compiled grammars
+_NOTHING = "no output matches it"
 _JSON_OPTIONS = {
     # Without a bound, a model that likes line breaks writes nothing else until its context is full.
     "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}",
@@ -63,6 +64,7 @@ class Matcher:
             taken += 1
             masks.append(self._mask())
         self._note_error()
+        masks += masks[-1:] * (len(guesses) - taken)  # only after an error, which ends the output
         if taken:
             self._inner.rollback(taken)
         self.masks = masks
@@ -101,7 +103,12 @@ class GrammarCompiler:
         key = (grammar.kind, text)
         with self._lock:
             if key not in self._compiled:
-                self._compiled[key] = self._compile(grammar, schema)
+                try:
+                    self._compiled[key] = self._compile(grammar, schema)
+                except GrammarError:
+                    raise
+                except ValueError as error:  # half a surrogate pair, for one
+                    raise GrammarError(f"the grammar cannot be read: {error}") from None
                 if len(self._compiled) > _KEPT:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(key)
@@ -127,7 +134,14 @@ class GrammarCompiler:
             if error:
                 what = "regular expression" if grammar.kind == "regex" else "Lark grammar"
                 raise GrammarError(f"the {what} cannot be enforced: {error}")
-        return Matcher(LLMatcher(self._known_vocabulary(), compiled, log_level=0), self._vocab_size)
+        return Matcher(self._start(compiled), self._vocab_size)
+
+    def _start(self, compiled: str) -> Any:
+        """llguidance's matcher. Without verbose errors, as those hold the parser's whole state."""
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(verbose_errors=False)
+        return LLMatcher(self._known_vocabulary(), compiled, log_level=0, limits=limits)
 
     def _fault(self, compiled: str) -> str:
         """What is wrong with a grammar of llguidance's, warnings too; empty usually."""
@@ -136,10 +150,12 @@ class GrammarCompiler:
         _, messages = LLMatcher.validate_grammar_with_warnings(compiled, self._known_vocabulary())
         if not messages:
             # Some limits show only when the first tokens are looked for.
-            probe = LLMatcher(self._known_vocabulary(), compiled, log_level=0)
+            probe = self._start(compiled)
             if not probe.is_error():
                 probe.compute_bitmask()
-            messages = [probe.get_error()] if probe.is_error() else []
+            if probe.is_error():
+                error = _first_line(probe.get_error())
+                messages = [_NOTHING if error.startswith("NoExtension") else error]
         return "; ".join(messages)
 
     def _known_vocabulary(self) -> Any:

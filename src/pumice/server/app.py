@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 
 from fastapi import FastAPI, Request
@@ -9,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from pumice._version import __version__
 from pumice.server.access import Access, error_answer
@@ -40,6 +41,7 @@ def create_app(context: ServerContext) -> FastAPI:
         version=__version__,
         summary="Open language models in the protocols of OpenAI, Anthropic and Ollama.",
         middleware=middleware,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )
@@ -51,6 +53,11 @@ def create_app(context: ServerContext) -> FastAPI:
         assert isinstance(error, RequestValidationError)
         return error_answer(explain(error.errors(), error.body), request.url.path, context)
 
+    async def openapi(_: Request) -> Response:
+        # The first time takes long enough to be felt by streams that run.
+        return JSONResponse(await asyncio.to_thread(app.openapi))
+
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
     app.add_exception_handler(HTTPException, failed)
     app.add_exception_handler(RequestValidationError, invalid)
     for name in ROUTERS:

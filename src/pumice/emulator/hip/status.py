@@ -26,6 +26,7 @@ class Status(IntEnum):
     STREAM_CAPTURE_UNSUPPORTED = 900
     STREAM_CAPTURE_INVALIDATED = 901
     STREAM_CAPTURE_UNJOINED = 904
+    CAPTURED_EVENT = 907
     UNKNOWN = 999
 
     @property
@@ -73,6 +74,10 @@ _NAMES = {
     Status.STREAM_CAPTURE_UNJOINED: (
         "hipErrorStreamCaptureUnjoined",
         "capturing stream has unjoined work",
+    ),
+    Status.CAPTURED_EVENT: (
+        "hipErrorCapturedEvent",
+        "operation not permitted on an event last recorded in a capturing stream",
     ),
     Status.UNKNOWN: ("hipErrorUnknown", "unknown error"),
 }

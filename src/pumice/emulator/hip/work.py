@@ -8,6 +8,7 @@ that a stream waits for pulls the other stream along.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ class Capture:
     streams: list[Stream] = field(default_factory=list)
     unjoined: set[int] = field(default_factory=set)  # id() of streams that joined by an event
     invalid: bool = False
+    ended: bool = False
 
 
 @dataclass(eq=False)
@@ -37,6 +39,11 @@ class Event:
     moment: float = 0.0
     capture: Capture | None = None
 
+    def refuse_captured(self) -> None:
+        """A captured event is part of a graph and happens nowhere else."""
+        if self.capture is not None:
+            raise HipError(Status.CAPTURED_EVENT, "the event was recorded in a capture")
+
     @property
     def done(self) -> bool:
         return self.stream is None or self.stream.done >= self.position
@@ -46,7 +53,7 @@ class Stream:
     """A queue. `done` counts finished work, `given` all work."""
 
     def __init__(self) -> None:
-        self._queue: list[Work] = []
+        self._queue: deque[Work] = deque()
         self.done = 0
         self.capture: Capture | None = None
 
@@ -67,13 +74,9 @@ class Stream:
         """Does work up to a position (all)."""
         last = self.given if until is None else until
         while self.done < last and self._queue:
-            work = self._queue.pop(0)
+            work = self._queue.popleft()
             self.done += 1
             work()
-
-    def step(self) -> None:
-        """Does one piece."""
-        self.run(min(self.done + 1, self.given))
 
     def refuse_capture(self) -> None:
         """Waiting for a stream that is being captured spoils the graph."""
@@ -85,9 +88,7 @@ class Stream:
 
     def record(self, event: Event) -> None:
         if self.capture is not None:
-            event.capture = self.capture
-            self.capture.unjoined.discard(id(self)) if self is self.capture.origin else None
-            event.stream = self
+            event.capture, event.stream = self.capture, self
             return
         event.capture = None
 
@@ -99,6 +100,8 @@ class Stream:
 
     def wait(self, event: Event) -> None:
         if event.capture is not None:
+            if event.capture.ended:
+                event.refuse_captured()
             self._join(event.capture, event)
             return
         source, position = event.stream, event.position
@@ -134,6 +137,7 @@ def end_capture(stream: Stream) -> Graph:
     capture = stream.capture
     if capture is None or capture.origin is not stream:
         raise HipError(Status.INVALID_VALUE, "no capture began on this stream")
+    capture.ended = True
     for member in [stream, *capture.streams]:
         member.capture = None
     if capture.invalid:

@@ -39,12 +39,14 @@ class WorkCalls(MemoryCalls):
 
     def _hipEventSynchronize(self, handle: int) -> None:
         event = self._get(handle, Event)
+        event.refuse_captured()
         if event.stream is not None:
             event.stream.refuse_capture()
             self._run(event.stream, event.position)
 
     def _hipEventQuery(self, handle: int) -> int:
         event = self._get(handle, Event)
+        event.refuse_captured()
         if event.stream is None or event.done:
             return Status.SUCCESS
         self._run(event.stream, event.stream.done + 1)  # progress, as time would bring

@@ -124,6 +124,7 @@ def flash_attention(
     BLOCK_D: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     PACK: tl.constexpr,
     WINDOW: tl.constexpr,
     BOUNDED: tl.constexpr,
@@ -146,7 +147,7 @@ def flash_attention(
     kv_head = head % kv_heads
     first_head = kv_head * group + head // kv_heads
 
-    sequence = find_sequence(cu_seqlens_q, tile, sequences, ROWS)
+    sequence = find_sequence(cu_seqlens_q, tile, sequences, ROWS, BLOCK_S)
     q_start = tl.load(cu_seqlens_q + sequence)
     queries = tl.load(cu_seqlens_q + sequence + 1) - q_start
     first = (tile - q_start // ROWS - sequence) * ROWS

@@ -10,20 +10,26 @@ import triton.language as tl
 
 
 @triton.jit
-def find_sequence(starts, tile, sequences, ROWS: tl.constexpr):
+def find_sequence(starts, tile, sequences, ROWS: tl.constexpr, BLOCK_S: tl.constexpr):
     """The sequence that tile number `tile` belongs to.
 
     Sequence s owns the tiles from starts[s] // ROWS + s on: as many as it can need or one more,
-    which finds no rows. So the number of tiles follows from the sizes alone.
+    which finds no rows. So the number of tiles follows from the sizes alone. BLOCK_S: sequences
+    looked at together; 0 bisects, a load after another.
     """
     low = 0
-    high = sequences
-    while low < high:
-        middle = (low + high) // 2
-        if tl.load(starts + middle) // ROWS + middle <= tile:
-            low = middle + 1
-        else:
-            high = middle
+    if BLOCK_S > 0:
+        s = tl.arange(0, BLOCK_S)
+        first = tl.load(starts + s, mask=s < sequences, other=0) // ROWS + s
+        low = tl.sum(((first <= tile) & (s < sequences)).to(tl.int32), 0)
+    else:
+        high = sequences
+        while low < high:
+            middle = (low + high) // 2
+            if tl.load(starts + middle) // ROWS + middle <= tile:
+                low = middle + 1
+            else:
+                high = middle
     return low - 1
 
 

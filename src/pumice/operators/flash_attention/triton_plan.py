@@ -93,7 +93,7 @@ class FlashAttention:
         widest = max(sum(split_dim(dim)), next_power_of_2(problem["v"].shape[2]))
         sequences = max(problem["cu_seqlens_q"].shape[0] - 1, 1)
         rows = cdiv(tokens, sequences)
-        long = long_tiles(target, widest)
+        long = fitting(target, long_tiles(target, widest), dim, problem["v"].shape[2])
         if group == 1 or rows >= 128:
             return long
         packed: list[Config] = [
@@ -150,6 +150,7 @@ class FlashAttention:
                 "BLOCK_R": rest,
                 "BLOCK_V": block_v,
                 "PARTS": parts,
+                "BLOCK_S": sequences_at_once(sequences),
                 "PACK": pack,
                 "WINDOW": left >= 0,
                 "BOUNDED": right >= 0,
@@ -170,6 +171,24 @@ def _kernel() -> Any:
 
 def _strides(tensor: TensorSpec, letter: str) -> dict[str, int]:
     return {f"stride_{letter}t": tensor.stride[0], f"stride_{letter}h": tensor.stride[1]}
+
+
+def sequences_at_once(sequences: int) -> int:
+    """BLOCK_S of `find_sequence`: few values, so that few binaries serve all batches."""
+    return 32 if sequences <= 32 else 512 if sequences <= 512 else 0
+
+
+def fitting(target: Target, tiles: Sequence[Config], dim: int, dim_v: int) -> list[Config]:
+    """Tiles whose q and pipelined keys and values fit a wgmma target's shared memory."""
+    if target.matrix_unit != "wgmma":
+        return list(tiles)
+    rows, values = sum(split_dim(dim)), next_power_of_2(dim_v)
+    return [
+        tile
+        for tile in tiles
+        if 2 * (tile["BLOCK_M"] * rows + tile["stages"] * tile["BLOCK_N"] * (rows + values))
+        <= target.shared_bytes - 2048
+    ]
 
 
 def rocm_options(target: Target, waves: int) -> dict[str, Any]:
@@ -211,14 +230,16 @@ def _long(target: Target, width: int) -> list[_Tile]:
     unit = target.matrix_unit
     if unit in ("wgmma", "tcgen05"):
         # A tile of one warpgroup leaves room for a second program on the multiprocessor, whose
-        # products run while the first computes exponentials; of 128 rows it spills a little.
+        # products run while the first computes exponentials: measured best under causal masks, if
+        # loads are two tiles ahead.
         if width <= 64:
-            return [(128, 64, 4, 3), (128, 128, 8, 3), (128, 128, 4, 2), (64, 128, 4, 3),
-                    (64, 64, 4, 4), (128, 64, 8, 4)]  # fmt: skip
+            return [(128, 64, 8, 4), (64, 64, 4, 4), (128, 64, 8, 3), (64, 128, 4, 3),
+                    (128, 64, 4, 3), (64, 64, 4, 5)]  # fmt: skip
         if width <= 128:
-            return [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 4, 2), (128, 64, 8, 3),
-                    (64, 128, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2)]  # fmt: skip
-        return [(128, 64, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3), (64, 32, 4, 3)]
+            return [(64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3), (128, 64, 8, 4),
+                    (128, 128, 8, 2), (64, 32, 4, 4), (64, 32, 4, 3)]  # fmt: skip
+        return [(128, 64, 8, 2), (128, 32, 8, 3), (64, 32, 4, 3), (64, 64, 4, 2), (128, 64, 8, 3),
+                (64, 32, 4, 4), (128, 32, 8, 4)]  # fmt: skip
     if unit == "mma":
         if width <= 128:
             stages = 3 if target.shared_bytes > 100 << 10 else 2

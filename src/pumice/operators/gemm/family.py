@@ -102,27 +102,34 @@ class StreamK(Family):
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         product = of_problem(problem)
         found = self._tiles(problem, target) or self.candidates(product, target)
-        return tiles.ordered(product, target, found, most=6)
+        return [
+            {**config, "slots": self._slots(config, product, target)}
+            for config in tiles.ordered(product, target, found, most=6)
+        ]
+
+    @staticmethod
+    def _slots(config: Config, product: Product, target: Target) -> int:
+        """Programs that run at once."""
+        names = ("BM", "BN", "BK", "warps", "stages", "split", "halves")
+        tile = Tile(**{name: config[name] for name in names}, registers=config["registers"])
+        return target.compute_units * tiles.resident(tile, target, product.itemsize)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         product = of_problem(problem)
-        whole = self._whole(product, target, config["BM"], config["BN"])
-        return self.launches(product, target, config, whole=whole)
-
-    @staticmethod
-    def _whole(product: Product, target: Target, bm: int, bn: int) -> int:
-        count = cdiv(product.M, bm) * cdiv(product.N, bn)
-        return count // target.compute_units * target.compute_units
+        count = cdiv(product.M, config["BM"]) * cdiv(product.N, config["BN"])
+        slots = config.get("slots") or target.compute_units
+        return self.launches(product, target, config, whole=count // slots * slots)
 
     def _tiles(self, problem: Problem, target: Target) -> list[Tile]:
         product = of_problem(problem)
         found = []
         for tile in self.candidates(product, target):
-            whole = self._whole(product, target, tile.BM, tile.BN)
-            tail = cdiv(product.M, tile.BM) * cdiv(product.N, tile.BN) - whole
+            slots = target.compute_units * tiles.resident(tile, target, product.itemsize)
+            count = cdiv(product.M, tile.BM) * cdiv(product.N, tile.BN)
+            whole, tail = count // slots * slots, count % slots
             if not whole or not tail or product.B > 1 or tile.BN & (tile.BN - 1):
                 continue
-            split = min(16, target.compute_units // tail, product.K // (2 * tile.BK))
+            split = min(16, slots // max(tail, 1), product.K // (2 * tile.BK))
             if split > 1:
                 found.append(replace(tile, split=split))
         return found

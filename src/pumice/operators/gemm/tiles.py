@@ -6,18 +6,20 @@ does: registers of a lane for its sums, shared memory for its stages, width of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pumice.operators.gemm.product import Product
-from pumice.operators.triton.plan import Config, cdiv
+from pumice.operators.triton.plan import Config, cdiv, next_power_of_2
 from pumice.targets import Target
 
 # For 16-bit inputs. BK counts 16-bit elements; `_for_itemsize` turns it into bytes of equal size.
 _HOPPER = (
-    (128, 256, 64, 8, 4), (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (256, 128, 64, 8, 4),
-    (128, 128, 64, 4, 3), (128, 128, 64, 8, 4), (128, 128, 128, 8, 3), (64, 256, 64, 4, 4),
+    (256, 128, 64, 8, 3), (256, 128, 64, 8, 4), (128, 256, 64, 8, 3), (128, 256, 64, 8, 4),
+    (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 128, 8, 3),
+    (64, 256, 64, 4, 4),
     (64, 128, 64, 4, 4), (64, 128, 128, 4, 3), (64, 64, 128, 4, 4), (64, 64, 64, 4, 5),
     (64, 32, 128, 4, 4), (32, 128, 128, 4, 4), (32, 64, 128, 4, 4), (32, 64, 64, 4, 6),
     (32, 32, 128, 4, 5), (16, 128, 128, 4, 4), (16, 64, 128, 4, 4), (16, 64, 256, 4, 3),
@@ -57,7 +59,9 @@ _LAUNCH_S = 2.0e-6  # of a second launch
 @dataclass(frozen=True)
 class Tile:
     """One tile shape. split: slices of K, 1 for whole tiles. halves: parts of BN that are
-    multiplied one after the other. penalty: of shapes that spill a few registers."""
+    multiplied one after the other. penalty: of shapes that spill a few registers. registers: the
+    most that a lane may have, 0 for the compiler's choice. group: rows of tiles that go column by
+    column, 0 for the model's."""
 
     BM: int
     BN: int
@@ -67,11 +71,14 @@ class Tile:
     split: int = 1
     halves: int = 1
     penalty: float = 1.0
+    registers: int = 0
+    group: int = 0
 
     def config(self) -> Config:
         return {
             "BM": self.BM, "BN": self.BN, "BK": self.BK, "warps": self.warps,
             "stages": self.stages, "split": self.split, "halves": self.halves,
+            "registers": self.registers, "group": self.group,
         }  # fmt: skip
 
 
@@ -115,7 +122,7 @@ def resident(tile: Tile, target: Target, itemsize: int) -> int:
     """Programs that a compute unit holds at once, by shared memory, sums in registers, threads."""
     by_shared = target.shared_bytes // max(1, shared_bytes(tile, itemsize, target))
     sums = tile.BM * tile.BN // (tile.warps * target.wave)
-    registers = sums + 80  # addresses, fragments
+    registers = tile.registers or sums + 80  # addresses, fragments
     total = 65536 if target.api == "cuda" else 4 * target.vgprs * target.wave
     by_registers = total // (registers * tile.warps * target.wave)
     return max(1, min(by_shared, by_registers, 2048 // (tile.warps * target.wave)))
@@ -156,8 +163,22 @@ def ordered(
     product: Product, target: Target, tiles: Iterable[Tile], most: int = 12
 ) -> list[Config]:
     """The best by the model, first of all the favourite."""
-    best = sorted(tiles, key=lambda tile: seconds(product, target, tile))
-    return [tile.config() for tile in best[:most]]
+    best = sorted(tiles, key=lambda tile: seconds(product, target, tile))[:most]
+    found = []
+    for index, tile in enumerate(best):
+        group = group_of(product, target, tile)
+        others = (group // 2, group * 2) if index < 4 and group >= 4 else ()
+        found += [replace(tile, group=g).config() for g in (group, *others)]
+    return found
+
+
+def group_of(product: Product, target: Target, tile: Tile) -> int:
+    """Rows of tiles in a group, so that programs that run together need the fewest rows of x and w:
+    as many bytes of one as of the other."""
+    tiles_m = cdiv(product.M, tile.BM)
+    together = target.compute_units * resident(tile, target, product.itemsize)
+    square = max(1.0, (together * tile.BN / tile.BM) ** 0.5)
+    return min(next_power_of_2(tiles_m), 32, 1 << round(math.log2(square)))
 
 
 def with_splits(product: Product, target: Target, tiles: Iterable[Tile]) -> list[Tile]:
@@ -177,8 +198,10 @@ def with_splits(product: Product, target: Target, tiles: Iterable[Tile]) -> list
 
 
 def options(tile: Config, target: Target) -> dict[str, Any]:
-    """Hints for AMD's compiler: 16 × 16 instructions need fewer registers and keep small tiles
-    busy."""
+    """Limits for NVIDIA's compiler; hints for AMD's: 16 × 16 instructions need fewer registers and
+    keep small tiles busy."""
+    if tile.get("registers") and target.matrix_unit == "wgmma":
+        return {"cuda": {"maxnreg": tile["registers"]}}
     if target.matrix_unit != "mfma":
         return {}
     waves = 2 if tile["BM"] * tile["BN"] <= 128 * 128 else 0

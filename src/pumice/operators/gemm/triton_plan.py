@@ -56,7 +56,7 @@ def tile_launches(
     if whole is None or split == 1:
         whole, split = count, 1
     tail = count - whole
-    group = 8 if tiles_m > 8 else next_power_of_2(tiles_m)
+    group = config.get("group") or (8 if tiles_m > 8 else next_power_of_2(tiles_m))
     arguments = product.arguments() | {
         "M": product.M, "whole": whole, "split": split, "slice_k": slice_k,
     } | dict(own_arguments or {})  # fmt: skip

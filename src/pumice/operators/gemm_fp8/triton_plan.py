@@ -51,7 +51,12 @@ class _Fp8(Scaled):
     ) -> Plan:
         if not _promotes(product, target):
             return super().launches(product, target, config, whole)
-        own = {"HALVES": config["halves"], "BLOCKS": False, "UPCAST": False}
+        own = {
+            "HALVES": config["halves"],
+            "CARRY": config["warps"] <= 4,
+            "BLOCKS": False,
+            "UPCAST": False,
+        }
         blocks = dict.fromkeys(("stride_sm", "stride_sk", "stride_tn", "stride_tk"), 0)
         return tile_launches(fp8_tile, product, target, config, whole, own, blocks)
 

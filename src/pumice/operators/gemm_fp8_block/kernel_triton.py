@@ -20,13 +20,14 @@ def fp8_tile(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HALVES: tl.constexpr,
     GROUP_M: tl.constexpr, DIES: tl.constexpr, EVEN_K: tl.constexpr, SPLIT: tl.constexpr,
     ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
-    BLOCKS: tl.constexpr, UPCAST: tl.constexpr,
+    BLOCKS: tl.constexpr, UPCAST: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
     """As `gemm_tile`. With BLOCKS, x_scale [M, K/128] has strides sm, sk and w_scale
     [N/128, K/128] has strides tn, tk; BK divides 128 and a part of BN lies in one block.
 
     HALVES: columns are multiplied in that many parts, one after the other, so that only one part
-    has its sums twice (in the matrix unit's registers and in the total).
+    has its sums twice (in the matrix unit's registers and in the total). CARRY: offsets grow, not
+    the scalar bases; which of the two needs fewer registers depends on the shape.
     """
     PART: tl.constexpr = BN // HALVES
     GROUP: tl.constexpr = 128
@@ -65,9 +66,10 @@ def fp8_tile(
         # Scales are read one block ahead: nothing waits for them.
         last = tl.cdiv(K, GROUP) - 1
         block = tl.minimum(k_begin // GROUP, last)
-        s_at = x_scale + (row0 + rows).to(tl.int64) * stride_sm
+        s_base = x_scale + row0.to(tl.int64) * stride_sm
+        s_at = rows * stride_sm
         t_at = w_scale
-        s = tl.load(s_at + block * stride_sk)
+        s = tl.load(s_base + block * stride_sk + s_at)
         ts = ()
         for h in tl.static_range(HALVES):
             n_block = tl.minimum(col0 + h * PART, N - 1) // GROUP
@@ -79,7 +81,7 @@ def fp8_tile(
             a = tl.load(x_at + x_tile, mask=ks[None, :] < K - k, other=0.0)
         if BLOCKS:
             ahead = tl.minimum((k + BK) // GROUP, last)
-            s_ahead = tl.load(s_at + ahead * stride_sk)
+            s_ahead = tl.load(s_base + ahead * stride_sk + s_at)
         if UPCAST:
             a = decode_e4m3(a)
         new = ()
@@ -102,11 +104,15 @@ def fp8_tile(
         if BLOCKS:
             s = s_ahead
             ts = ts_ahead
-        x_tile += BK
-        moved = ()
-        for h in tl.static_range(HALVES):
-            moved = moved + (w_tiles[h] + BK,)  # noqa: RUF005
-        w_tiles = moved
+        if CARRY:
+            x_tile += BK
+            moved = ()
+            for h in tl.static_range(HALVES):
+                moved = moved + (w_tiles[h] + BK,)  # noqa: RUF005
+            w_tiles = moved
+        else:
+            x_at += BK
+            w_at += BK
 
     rows = row0 + tl.arange(0, BM)
     for h in tl.static_range(HALVES):

@@ -1,6 +1,7 @@
 """Tile shapes for 8-bit floats whose sums leave the matrix unit after every block of K.
 
-Each is (BM, BN, BK, warps, stages, halves). A lane holds its sums twice, but for what `halves`
+Each is (BM, BN, BK, warps, stages, halves), and the most registers of a lane if the compiler must
+be held to them for a second program to fit. A lane holds its sums twice, but for what `halves`
 saves; two programs a unit, or two parts, let one multiply while the other adds. The Hopper
 favourite is 192 wide: at 256, a few registers spill.
 """
@@ -14,7 +15,7 @@ from pumice.targets import Target
 _HOPPER = (
     (128, 192, 128, 8, 4, 3), (128, 256, 128, 8, 4, 2), (128, 256, 128, 8, 3, 2),
     (128, 128, 128, 8, 4, 1), (128, 128, 128, 8, 3, 1), (128, 128, 128, 4, 3, 2),
-    (128, 128, 128, 8, 3, 2), (64, 192, 128, 4, 2, 3), (64, 256, 128, 4, 2, 4),
+    (128, 128, 128, 8, 3, 2, 128), (64, 192, 128, 4, 2, 3), (64, 256, 128, 4, 2, 4),
     (64, 256, 128, 8, 4, 2),
     (64, 128, 128, 4, 3, 1), (64, 128, 128, 4, 4, 1), (64, 64, 128, 4, 4, 1),
     (64, 32, 128, 4, 6, 1), (32, 128, 128, 4, 5, 1), (32, 64, 128, 4, 5, 1),
@@ -45,8 +46,17 @@ def tiles8(product: Product, target: Target) -> list[Tile]:
     """Shapes that fit the target and are not mostly padding."""
     upcast = upcasts(product.dtype, target)
     every = [
-        Tile(bm, bn, bk, warps, stages, halves=halves, penalty=1.0 + 0.3 * (bm * bn >= 128 * 256))
-        for bm, bn, bk, warps, stages, halves in _LISTS[str(target.matrix_unit)]
+        Tile(
+            bm,
+            bn,
+            bk,
+            warps,
+            stages,
+            halves=halves,
+            registers=sum(registers),
+            penalty=1.0 + 0.3 * (bm * bn >= 128 * 256),
+        )
+        for bm, bn, bk, warps, stages, halves, *registers in _LISTS[str(target.matrix_unit)]
     ]
     found = [
         tile

@@ -51,8 +51,8 @@ class _Block(Family):
         self, product: Product, target: Target, config: Config, whole: int | None = None
     ) -> Plan:
         own = {
-            "HALVES": config["halves"], "BLOCKS": True, "UPCAST": upcasts(product.dtype, target),
-            "X_SCALE": "none", "W_SCALE": "none",
+            "HALVES": config["halves"], "CARRY": config["warps"] <= 4, "BLOCKS": True,
+            "UPCAST": upcasts(product.dtype, target), "X_SCALE": "none", "W_SCALE": "none",
         }  # fmt: skip
         strides = scale_strides(product.problem)
         return tile_launches(fp8_tile, product, target, config, whole, own, strides)

@@ -131,8 +131,8 @@ def _tiles(target: Target, heads: int, dim: int) -> list[tuple[int, int, int, in
     if unit == "wgmma":
         # 64 heads in a tile halve the reads of 128 heads, and spill a few registers.
         if block >= 32:
-            return [(32, 64, 8, 2), (block, 64, 8, 2), (16, 64, 4, 2)]
-        return [(block, 64, 4, 2), (block, 64, 8, 2), (block, 32, 4, 3)]
+            return [(32, 64, 8, 2), (block, 64, 8, 2), (32, 32, 8, 3), (16, 32, 4, 3)]
+        return [(block, 32, 4, 3), (block, 64, 4, 2), (block, 32, 4, 4), (block, 32, 8, 3)]
     if unit in ("mma", "tcgen05"):
         small = unit == "tcgen05" or target.shared_bytes < 128 << 10
         block = min(block, 32)

@@ -50,6 +50,8 @@ def attend_pages(
     r = BLOCK_D + tl.arange(0, BLOCK_R if BLOCK_R > 0 else 1)
     if PAGE % BLOCK_N == 0:
         page = tl.load(table + begin // PAGE, mask=begin < end, other=0)
+    elif BLOCK_N % PAGE == 0:  # what does not change with the tile is computed once
+        page = tl.load(table + begin // PAGE + n // PAGE, mask=begin + n < end, other=0)
     else:
         page = tl.load(table + (begin + n) // PAGE, mask=begin + n < end, other=0)
     for start in range(begin, end, BLOCK_N):
@@ -64,9 +66,15 @@ def attend_pages(
             page = tl.load(table + following // PAGE, mask=following < end, other=0)
         else:
             block = page.to(tl.int64)
-            k_rows = k_head + (block * stride_kb + (column % PAGE) * stride_kn)[:, None]
-            v_rows = v_head + (block * stride_vb + (column % PAGE) * stride_vn)[:, None]
-            page = tl.load(table + (following + n) // PAGE, mask=following + n < end, other=0)
+            if BLOCK_N % PAGE == 0:
+                offset = n % PAGE
+                index = following // PAGE + n // PAGE
+            else:
+                offset = column % PAGE
+                index = (following + n) // PAGE
+            k_rows = k_head + (block * stride_kb + offset * stride_kn)[:, None]
+            v_rows = v_head + (block * stride_vb + offset * stride_vn)[:, None]
+            page = tl.load(table + index, mask=following + n < end, other=0)
         if MASKED:
             k = tl.load(k_rows + d[None, :], mask=inside[:, None], other=0.0)
         else:
@@ -144,6 +152,7 @@ def paged_attention(
     BLOCK_D: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    BLOCK_S: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
 ):
@@ -161,7 +170,7 @@ def paged_attention(
     tile = pid // kv_heads // splits
     if query_start is not None:
         tile = tiles - 1 - tile  # of a chunk the last rows see most keys: they start first
-        sequence = find_sequence(query_start, tile, sequences, ROWS)
+        sequence = find_sequence(query_start, tile, sequences, ROWS, BLOCK_S)
         q_start = tl.load(query_start + sequence)
         queries = tl.load(query_start + sequence + 1) - q_start
         first = (tile - q_start // ROWS - sequence) * ROWS

@@ -13,6 +13,7 @@ from pumice.operators.flash_attention.triton_plan import (
     last_axis_fault,
     logit_scales,
     rocm_options,
+    sequences_at_once,
     split_dim,
 )
 from pumice.operators.triton.plan import (
@@ -146,6 +147,7 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
             "GROUP": group, "D": dim, "DV": dim_v, "PAGE": page, "PARTS": parts,
             "BLOCK_M": config["BLOCK_M"], "BLOCK_N": config["BLOCK_N"],
             "BLOCK_D": main, "BLOCK_R": rest, "BLOCK_V": block_v,
+            "BLOCK_S": sequences_at_once(sequences) if ragged else 0,
             "WINDOW": left >= 0, "CAP": cap > 0,
         },
         num_warps=config["warps"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pumice.operators.flash_attention.triton_plan import long_tiles, short_tiles
+from pumice.operators.flash_attention.triton_plan import fitting, long_tiles, short_tiles
 from pumice.operators.paged_attention.triton_plan import (
     paged_fault,
     paged_plan,
@@ -31,8 +31,8 @@ class PagedPrefill:
         return paged_fault(problem, target)
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        tokens, heads, _ = problem["q"].shape
-        kv_heads = problem["k_cache"].shape[2]
+        tokens, heads, dim = problem["q"].shape
+        kv_heads, dim_v = problem["v_cache"].shape[2:]
         group, width = heads // kv_heads, width_of(problem)
         sequences = max(problem["context_len"].shape[0], 1)
         rows = cdiv(tokens, sequences) * group
@@ -42,7 +42,7 @@ class PagedPrefill:
         ]
         long = [
             {key: value for key, value in tile.items() if key != "PACK"}
-            for tile in long_tiles(target, width)
+            for tile in fitting(target, long_tiles(target, width), dim, dim_v)
         ]
         if rows > 64:
             tiles = [tile for tile in long if tile["BLOCK_M"] >= group]

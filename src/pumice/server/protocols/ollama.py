@@ -24,8 +24,8 @@ from pumice.server.errors import body_of, from_exception
 from pumice.server.parsers.events import ContentDelta, ReasoningDelta, ToolCallStart
 from pumice.server.protocols.fields import dropped_header, logprob_entry
 from pumice.server.protocols.ollama_request import (
-    ChatRequest,
-    GenerateRequest,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
     chat_job,
     generate_job,
 )
@@ -38,14 +38,14 @@ def make_router(context: ServerContext) -> APIRouter:
     router = json_router(context, "Ollama")
 
     @router.post("/api/chat", summary="Answer a conversation.")
-    async def chat(request: Request, body: ChatRequest) -> Response:
+    async def chat(request: Request, body: OllamaChatRequest) -> Response:
         job = chat_job(context, body, request.state.salt)
         if job is None:
             return json_answer(_loaded(context) | {"message": _said("")})
         return await unless_gone(request, _answer(context, job, body.stream is not False, _said))
 
     @router.post("/api/generate", summary="Answer a prompt.")
-    async def generate(request: Request, body: GenerateRequest) -> Response:
+    async def generate(request: Request, body: OllamaGenerateRequest) -> Response:
         job = generate_job(context, body, request.state.salt)
         if job is None:
             return json_answer(_loaded(context) | {"response": ""})

@@ -53,7 +53,7 @@ class Options(Fields):
     num_keep: int | None = None
 
 
-class CalledFunction(Fields):
+class OllamaFunction(Fields):
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     description: str | None = None
@@ -63,7 +63,7 @@ class CalledFunction(Fields):
 class Call(Fields):
     id: str | None = None
     type: Literal["function"] | None = None
-    function: CalledFunction
+    function: OllamaFunction
 
 
 class OllamaMessage(Fields):
@@ -89,12 +89,12 @@ class BaseRequest(Fields):
     shift: Literal[False] | None = None
 
 
-class ChatRequest(BaseRequest):
+class OllamaChatRequest(BaseRequest):
     messages: list[OllamaMessage] | None = None
     tools: list[ToolDefinition] | None = None
 
 
-class GenerateRequest(BaseRequest):
+class OllamaGenerateRequest(BaseRequest):
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
@@ -104,7 +104,7 @@ class GenerateRequest(BaseRequest):
     images: list[Any] | None = None
 
 
-def chat_job(context: ServerContext, body: ChatRequest, salt: bytes) -> Job | None:
+def chat_job(context: ServerContext, body: OllamaChatRequest, salt: bytes) -> Job | None:
     """None when there is nothing to answer: the client only wants the model loaded."""
     if not body.messages:
         check_model(context, body.model)
@@ -113,7 +113,7 @@ def chat_job(context: ServerContext, body: ChatRequest, salt: bytes) -> Job | No
     return _job(context, body, salt, messages=_messages(context, body.messages), tools=tools)
 
 
-def generate_job(context: ServerContext, body: GenerateRequest, salt: bytes) -> Job | None:
+def generate_job(context: ServerContext, body: OllamaGenerateRequest, salt: bytes) -> Job | None:
     """The prompt is a user's message, or with `raw` (or a model without a template) the text."""
     if body.images:
         raise unsupported("images", f"{context.name} reads text only")

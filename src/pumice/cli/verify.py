@@ -1,0 +1,138 @@
+"""`pumice verify`: do the GPU operators compute the right thing on a device?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pumice.cli import options
+from pumice.errors import UsageError
+
+if TYPE_CHECKING:
+    from pumice.verify.verify import Verdict
+
+NAME = "verify"
+
+
+def command(
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="rocm or cuda (with an optional :N), or cpu: this machine's own."
+        ),
+    ] = "",
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            help="An AMD architecture (gfx1100, gfx942 …): its machine code runs on an emulated "
+            "card, which also looks for races and accesses out of bounds.",
+        ),
+    ] = "",
+    operator: Annotated[
+        list[str] | None,
+        typer.Option("--operator", help="Only this one; may be repeated.", show_default=False),
+    ] = None,
+    every: Annotated[
+        bool | None,
+        typer.Option(
+            "--all/--smallest",
+            help="All cases, or each kernel's smallest. [default: all on a GPU, smallest on an "
+            "emulated card]",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Run the operators' conformance cases on a device, and compare with NumPy in float64.
+
+    On a card of your own it is the first thing to run; the JSON belongs into a bug report.
+    """
+    if device.split(":")[0] == "cpu" and not target:
+        from pumice.cli import doctor
+
+        doctor.command(json_output=as_json)
+        return
+    name, row = _device(device, target)
+    from pumice.cli.progress import counting
+    from pumice.operators.registry import GPU_OPERATORS
+    from pumice.runtime.devices.driver.choose import open_device
+    from pumice.targets import get_target
+    from pumice.verify.runner import Runner
+    from pumice.verify.verify import cases_of, verify
+
+    for one in operator or ():
+        if one not in GPU_OPERATORS:
+            raise UsageError(
+                f"operator {one!r} has no GPU kernels; there are {', '.join(GPU_OPERATORS)}"
+            )
+    opened = open_device(name)
+    arch = get_target(row or str(opened.properties.arch))
+    emulated = bool(target)
+    most = (1 if emulated else None) if every is None else (None if every else 1)
+    cases = cases_of(arch, operator or (), most)
+    verdicts: list[Verdict] = []
+    with counting(f"verifying {arch.name}", len(cases)) as step:
+        for verdict in verify(Runner(opened, arch), cases):
+            verdicts.append(verdict)
+            step()
+    _print(verdicts, arch.name, f"{'an emulated ' if emulated else ''}{opened}", as_json)
+    if not all(verdict.passed for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _device(device: str, target: str) -> tuple[str, str]:
+    """(the driver's name of the device, the target's or "" when the device knows it)."""
+    if device and target:
+        raise UsageError(
+            "--device and --target are given; --target means an emulated card, --device a real one"
+        )
+    if target:
+        from pumice.targets import get_target
+
+        if get_target(target).api != "rocm":
+            raise UsageError(
+                f"--target is {target!r}; AMD's architectures are emulated, others are not",
+                hint="Use --device on a machine that has such a GPU.",
+            )
+        return f"rocm:sanitized-{target}", target
+    if device.split(":")[0] in ("rocm", "cuda"):
+        return device, ""
+    raise UsageError(
+        f"--device is {device!r}; allowed: cpu, rocm, cuda, with an optional :N",
+        hint="Without a GPU, `pumice verify --target gfx1100` runs an emulated card.",
+    )
+
+
+def _print(verdicts: list[Verdict], target: str, device: str, as_json: bool) -> None:
+    failed = [v for v in verdicts if not v.passed]
+    if as_json:
+        from pumice.cli.console import print_json
+
+        rows: list[Any] = [{**dataclasses.asdict(v), "passed": v.passed} for v in verdicts]
+        print_json({"target": target, "device": device, "failed": len(failed), "cases": rows})
+        return
+    from rich.table import Table
+
+    from pumice.cli.console import stdout
+
+    table = Table(
+        "kernel", "case", "error", "of tolerance", "VGPRs", "SGPRs", "spills", "LDS", "seconds",
+        "verdict", box=None, header_style="bold",
+    )  # fmt: skip
+    for v in verdicts:
+        known = v.vgprs >= 0
+        table.add_row(
+            v.kernel, str(v.case), f"{v.error:.1e}",
+            f"{v.error / v.tolerance:.0%}" if v.tolerance else "–",
+            str(v.vgprs) if known else "–", str(v.sgprs) if known else "–",
+            str(v.spills) if known else "–", f"{v.lds_bytes:,}", f"{v.seconds:.1f}",
+            "ok" if v.passed else "[red]FAILED[/red]",
+        )  # fmt: skip
+    stdout().print(table)
+    for v in failed:
+        print(f"FAILED {v.kernel} case {v.case} ({v.shapes}): "
+              f"{v.text or f'error {v.error:.3g}, allowed {v.tolerance:.3g}'}")  # fmt: skip
+    print(f"{len(verdicts) - len(failed)} of {len(verdicts)} passed on {device}")

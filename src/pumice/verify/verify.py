@@ -1,0 +1,157 @@
+"""Every case of every operator on one device, with a verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pumice.dtypes import numpy_dtype
+from pumice.errors import PumiceError
+from pumice.operators.base import OperatorSpec
+from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
+from pumice.operators.triton.build import Binary
+from pumice.operators.triton.plan import Problem, TritonKernel
+from pumice.targets import Target
+from pumice.verify.runner import Runner, problem_of
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One case of one kernel. error: the largest ‖out − ref‖ / ‖ref‖ of its outputs; tolerance: of
+    the output it belongs to. vgprs, sgprs, spills, lds_bytes: of the largest kernel of the case
+    (AMD only, else −1; shared memory for all). text: what went wrong, in words."""
+
+    operator: str
+    kernel: str
+    case: int
+    shapes: str
+    error: float
+    tolerance: float
+    vgprs: int
+    sgprs: int
+    spills: int
+    lds_bytes: int
+    seconds: float
+    text: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.text and self.error <= self.tolerance
+
+
+def relative_error(got: np.ndarray, expected: Any) -> float:
+    """‖got − expected‖ / ‖expected‖; infinite where something is not finite that should be."""
+    a, b = got.astype(np.float64), np.asarray(expected).astype(np.float64)
+    if a.shape != b.shape:
+        return float("inf")
+    finite = np.isfinite(b)
+    if not np.isfinite(a[finite]).all():
+        return float("inf")
+    norm = float(np.linalg.norm(b[finite]))
+    return float(np.linalg.norm(a[finite] - b[finite])) / (norm or 1.0)
+
+
+def tolerance_of(spec: OperatorSpec, problem: Problem, output: str) -> float:
+    """Of an output: by its dtype, loosened to that of the inputs where they are coarser."""
+    names = {problem[output].dtype}
+    names |= {t.dtype for t in problem.inputs.values() if numpy_dtype(t.dtype).kind not in "iu"}
+    if problem.attrs.get("precision") == "tf32":
+        names.add("tf32")
+    known = [spec.tolerance[name] for name in names if name in spec.tolerance]
+    return float(max(known)) if known else 1e-2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case that a kernel supports on a target."""
+
+    spec: OperatorSpec
+    kernel: TritonKernel
+    index: int
+    attrs: Any
+    inputs: Any
+    problem: Problem
+
+    @property
+    def size(self) -> int:
+        return sum(int(array.size) for array in self.inputs.values())
+
+
+def cases_of(target: Target, operators: Iterable[str] = (), most: int | None = None) -> list[Case]:
+    """Cases of the operators (all when none is named) that the kernels support on the target.
+
+    most: of a kernel, only so many, the smallest that are not empty.
+    """
+    found: list[Case] = []
+    for name in operators or GPU_OPERATORS:
+        spec = get_spec(name)
+        made = spec.cases(np.random.default_rng(7))
+        for kernel in triton_kernels_of(name):
+            mine = []
+            for index, (attrs, inputs) in enumerate(made):
+                problem = problem_of(spec, attrs, inputs)
+                if kernel.supports(problem, target) is None:
+                    mine.append(Case(spec, kernel, index, attrs, inputs, problem))
+            if most is not None:
+                full = [c for c in mine if all(array.size for array in c.inputs.values())]
+                mine = sorted(full, key=lambda c: c.size)[:most]
+            found += mine
+    return found
+
+
+def verify(
+    runner: Runner, cases: Iterable[Case], done: Callable[[Verdict], None] | None = None
+) -> Iterator[Verdict]:
+    """Runs cases one after the other; `done` is told of each."""
+    for case in cases:
+        verdict = _one(runner, case)
+        if done is not None:
+            done(verdict)
+        yield verdict
+
+
+def _one(runner: Runner, case: Case) -> Verdict:
+    start = time.perf_counter()
+    error, tolerance, text = float("nan"), 0.0, ""
+    try:
+        got = runner.case(case.spec, case.kernel, case.attrs, case.inputs)
+        expected = case.spec.reference(case.attrs, case.inputs)
+        worst = -1.0
+        for name, reference in expected.items():
+            limit = tolerance_of(case.spec, case.problem, name)
+            mine = relative_error(got[name], reference)
+            if mine / limit > worst:
+                worst, error, tolerance = mine / limit, mine, limit
+    except PumiceError as problem:
+        text = problem.message
+    registers = [_registers(binary) for binary in runner.last]
+    return Verdict(
+        operator=case.spec.name,
+        kernel=case.kernel.name,
+        case=case.index,
+        shapes=", ".join(
+            f"{name} {'×'.join(map(str, array.shape))}" for name, array in case.inputs.items()
+        ),
+        error=error,
+        tolerance=tolerance,
+        vgprs=max((r[0] for r in registers), default=-1),
+        sgprs=max((r[1] for r in registers), default=-1),
+        spills=max((r[2] for r in registers), default=-1),
+        lds_bytes=max((binary.shared_bytes for binary in runner.last), default=0),
+        seconds=time.perf_counter() - start,
+        text=text,
+    )
+
+
+def _registers(binary: Binary) -> tuple[int, int, int]:
+    """(vector registers, scalar registers, spilled ones) of an AMD kernel; −1 for others."""
+    if binary.code[18:20] != b"\xe0\x00":  # e_machine of AMDGPU
+        return -1, -1, -1
+    from pumice.binary.amdgpu import read_code_object
+
+    kernel = read_code_object(binary.code).kernels[binary.symbol]
+    return kernel.vgprs, kernel.sgprs, kernel.vgpr_spills + kernel.sgpr_spills

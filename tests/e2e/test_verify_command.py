@@ -1,0 +1,68 @@
+"""`pumice verify` on emulated cards: verdicts, exit status, refusals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pumice.cli.app import app
+from pumice.operators.registry import get_spec
+from pumice.targets import get_target
+from pumice.verify import verify as verification
+from pumice.verify.verify import Case, cases_of, relative_error
+
+
+def test_an_operator_passes_on_an_emulated_card() -> None:
+    done = CliRunner().invoke(
+        app, ["verify", "--target", "gfx1100", "--operator", "softmax", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["failed"] == 0 and found["target"] == "gfx1100"
+    for case in found["cases"]:
+        assert case["passed"] and 0 < case["vgprs"] <= 256 and case["spills"] == 0
+
+
+def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference is off by a tenth: the exit status is 1, and the case is named."""
+    spec = get_spec("softmax")
+    wrong = replace(
+        spec, reference=lambda a, i: {k: v * 1.1 for k, v in spec.reference(a, i).items()}
+    )
+    monkeypatch.setattr(verification, "get_spec", lambda _name: wrong)
+    done = CliRunner().invoke(app, ["verify", "--target", "gfx1100", "--operator", "softmax"])
+    assert done.exit_code == 1
+    assert "FAILED softmax." in done.stdout and "allowed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--target", "sm_90"], "AMD's architectures are emulated"),
+        (["--target", "gfx9999"], "unknown"),
+        (["--device", "vulkan"], "allowed: cpu, rocm, cuda"),
+        (["--device", "rocm", "--target", "gfx1100"], "--device and --target are given"),
+        (["--target", "gfx1100", "--operator", "sort"], "no GPU kernels"),
+    ],
+)  # fmt: skip
+def test_refusals(arguments: list[str], text: str) -> None:
+    done = CliRunner().invoke(app, ["verify", *arguments])
+    assert done.exit_code in (2, 4)
+    assert text in done.stderr
+
+
+def test_every_operator_has_cases_on_every_amd_card() -> None:
+    for name in ("gfx1100", "gfx942", "gfx1201"):
+        operators = {case.spec.name for case in cases_of(get_target(name), (), 1)}
+        assert {"gemm", "flash_attention", "paged_attention", "norm", "gemm_w4"} <= operators
+
+
+def test_errors_of_results_that_are_not_finite() -> None:
+    assert relative_error(np.array([np.nan]), np.array([1.0])) == float("inf")
+    assert relative_error(np.zeros(2), np.zeros(3)) == float("inf")
+    assert relative_error(np.array([-np.inf]), np.array([-np.inf])) == 0.0
+    assert isinstance(cases_of(get_target("gfx1100"), ["softmax"], 1)[0], Case)
