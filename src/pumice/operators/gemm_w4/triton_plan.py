@@ -151,7 +151,8 @@ class Matrix:
             "GROUP": int(problem.attrs["group"]), "CODE": config.get("code", 1),
             "BRAIN": problem["x"].dtype == "bfloat16", "WARPS": config["warps"],
             "REPEAT": config["repeat"], "AHEAD": bool(config.get("ahead")),
-            "UNROLL": config["unroll"], "TOKENS": 8 if tokens <= 8 else 16, "STAGES": config["stages"],
+            "UNROLL": config["unroll"], "TOKENS": 8 if tokens <= 8 else 16,
+            "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(n, 16 * config["repeat"]), 1, 1)
         options: dict[str, Any] = {"num_warps": config["warps"], "num_stages": config["stages"]}
