@@ -15,16 +15,17 @@ from pumice.targets.gpu import GPU_TARGETS
 BATCHED = {kernel.name.rpartition(".")[2]: kernel for kernel in triton_kernels_of("batched_gemm")}
 SOME = [t for t in GPU_TARGETS if t.name in ("gfx90a", "gfx942", "gfx1100", "gfx1201", "sm_80",
                                              "sm_90", "sm_100")]  # fmt: skip
-FP8 = [t for t in SOME if t.name != "sm_80"]
+FP8 = [t for t in SOME if t.name in ("gfx942", "gfx1201", "sm_90")]
 
 
 @pytest.mark.parametrize("target", SOME, ids=lambda target: target.name)
 def test_gate_and_up(target: Target) -> None:
-    for m in (4096, 16):
-        inputs = {
-            "x": TensorSpec((m, 4096), "bfloat16"), "w": TensorSpec((28672, 4096), "bfloat16")
-        }  # fmt: skip
-        check_plan(GATED, problem_of(get_spec("gated_gemm"), {}, inputs), target)
+    m = 16 if target.name == "gfx1201" else 4096
+    inputs = {
+        "x": TensorSpec((m, 4096), "bfloat16"),
+        "w": TensorSpec((28672, 4096), "bfloat16"),
+    }
+    check_plan(GATED, problem_of(get_spec("gated_gemm"), {}, inputs), target)
 
 
 @pytest.mark.parametrize("target", FP8, ids=lambda target: target.name)
@@ -33,7 +34,7 @@ def test_block_scales_of_gate_and_up(target: Target) -> None:
     check_plan(GATED, problem_of(get_spec("gated_gemm"), {}, inputs), target)
 
 
-@pytest.mark.parametrize("target", SOME[::3], ids=lambda target: target.name)
+@pytest.mark.parametrize("target", SOME[1::4], ids=lambda target: target.name)
 @pytest.mark.parametrize(("kind", "m"), [("tiled", 128), ("gemv", 1)])
 def test_absorbed_projection(target: Target, kind: str, m: int) -> None:
     inputs = {

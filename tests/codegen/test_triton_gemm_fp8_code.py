@@ -22,14 +22,20 @@ def block(m: int, n: int, k: int, dtype: str = FN) -> Problem:
     return problem_of(get_spec("gemm_fp8_block"), {}, block_tensors(m, n, k, dtype))
 
 
-@pytest.mark.parametrize("target", HAVE_FP8, ids=lambda target: target.name)
-@pytest.mark.parametrize(("kind", "m"), [("tiled", 4096), ("split_k", 16), ("gemv", 1)])
+FEW = [target for target in HAVE_FP8 if target.name in ("gfx942", "gfx1201", "sm_90")]
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "m"),
+    [(target, "tiled", 4096) for target in HAVE_FP8]
+    + [(target, kind, m) for target in FEW for kind, m in (("split_k", 16), ("gemv", 1))],
+)
 def test_block_scales(target: Target, kind: str, m: int) -> None:
     problem = block(m, 7168, 2048)
     check_plan(KERNELS[f"gemm_fp8_block.triton.{kind}"], problem, target, matrix=kind != "gemv")
 
 
-@pytest.mark.parametrize("name", ["gfx942", "gfx950", "gfx1100", "gfx1201"])
+@pytest.mark.parametrize("name", ["gfx942", "gfx1100"])
 def test_the_type_of_cdna3(name: str) -> None:
     target = next(target for target in ROCM_TARGETS if target.name == name)
     (binary,) = check_plan(
@@ -38,15 +44,16 @@ def test_the_type_of_cdna3(name: str) -> None:
     assert ("fp8_fp8" in binary.assembly) == (FNUZ in target.dtypes)
 
 
-@pytest.mark.parametrize("target", HAVE_FP8[::2], ids=lambda target: target.name)
-@pytest.mark.parametrize("m", [2048, 32])
-def test_scales_of_tokens_and_channels(target: Target, m: int) -> None:
-    problem = problem_of(get_spec("gemm_fp8"), {}, tensors(m, 4096, 4096, FN))
+@pytest.mark.parametrize("target", FEW, ids=lambda target: target.name)
+def test_scales_of_tokens_and_channels(target: Target) -> None:
+    problem = problem_of(get_spec("gemm_fp8"), {}, tensors(2048, 4096, 4096, FN))
     check_plan(KERNELS["gemm_fp8.triton.tiled"], problem, target)
 
 
-@pytest.mark.parametrize("target", GPU_TARGETS[::2], ids=lambda target: target.name)
-@pytest.mark.parametrize(("kind", "m"), [("tiled", 2048), ("gemv", 2)])
+@pytest.mark.parametrize(
+    ("target", "kind", "m"),
+    [(target, "tiled", 2048) for target in GPU_TARGETS[1::4]] + [(FEW[0], "gemv", 2)],
+)
 def test_integers(target: Target, kind: str, m: int) -> None:
     problem = problem_of(get_spec("gemm_int8"), {}, tensors(m, 4096, 4096, "int8"))
     check_plan(KERNELS[f"gemm_int8.triton.{kind}"], problem, target, matrix=kind != "gemv")
@@ -56,4 +63,5 @@ def test_sums_left_in_the_matrix_unit() -> None:
     (target,) = (target for target in GPU_TARGETS if target.matrix_unit == "wgmma")
     problem = problem_of(get_spec("gemm_fp8"), {"fast_accum": True}, tensors(4096, 4096, 4096, FN))
     (binary,) = check_plan(KERNELS["gemm_fp8.triton.tiled"], problem, target)
-    assert "m64n256k32.f32.e4m3.e4m3" in binary.assembly
+    assert binary.symbol == "gemm_tile"
+    assert "f32.e4m3.e4m3" in binary.assembly

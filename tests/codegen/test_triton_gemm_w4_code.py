@@ -11,6 +11,7 @@ from triton_code import compiled, problem_of
 from pumice.operators.gemm_w4.dequantize_spec import SPEC as DEQUANTIZE_SPEC
 from pumice.operators.gemm_w4.spec import SPEC, bench_problem, weight_specs
 from pumice.operators.gemm_w4.triton_plan import Dequantize, Gemv, Matrix, Tiled
+from pumice.operators.gemm_w4.two_step import TwoStep
 from pumice.operators.triton.plan import Problem
 from pumice.targets import CUDA_TARGETS, ROCM_TARGETS, Target, get_target
 
@@ -67,6 +68,13 @@ def test_tiles(m: int, target: Target) -> None:
     packing = "blocks" if target.api == "cuda" else "rows"
     binary = compiled(Tiled(), _problem(m, packing), target)[0]
     assert MATRIX[str(target.matrix_unit)] in binary.assembly
+
+
+def test_two_steps() -> None:
+    for name, packing in (("gfx942", "rows"), ("sm_90", "blocks")):
+        unpack, product = compiled(TwoStep(), _problem(1024, packing), get_target(name))
+        instruction = MATRIX[str(get_target(name).matrix_unit)]
+        assert instruction in product.assembly and instruction not in unpack.assembly
 
 
 @pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)

@@ -15,6 +15,8 @@ from pumice.targets.gpu import GPU_TARGETS
 SOME = [t for t in GPU_TARGETS if t.name in ("gfx942", "gfx1100", "gfx1201", "sm_90")]
 (ROWS,) = triton_kernels_of("topk_softmax")
 (GROUPED,) = triton_kernels_of("moe_gemm")
+DEEPSEEK = (256, 8, 7168, 2048, "float8")
+QWEN = (128, 8, 2048, 768, "bfloat16")
 MATRIX = {"mfma": "v_mfma_", "wmma": "v_wmma_", "wgmma": "wgmma"}
 
 
@@ -29,12 +31,14 @@ def test_deepseek_routing(target: Target) -> None:
         check_resources(binary, target, target.name)
 
 
-@pytest.mark.parametrize("target", SOME, ids=lambda target: target.name)
 @pytest.mark.parametrize(
-    ("tokens", "shape"),
-    [(65536, (256, 8, 7168, 2048, "float8")), (8192, (8, 2, 4096, 14336, "bfloat16")),
-     (4, (128, 8, 2048, 768, "bfloat16"))],
-)  # fmt: skip
+    ("target", "tokens", "shape"),
+    [
+        (target, *((65536, DEEPSEEK) if target.name in ("gfx942", "sm_90") else (4, QWEN)))
+        for target in SOME
+    ]
+    + [(SOME[-1], 8192, (8, 2, 4096, 14336, "bfloat16"))],
+)
 def test_experts(target: Target, tokens: int, shape: tuple[int, int, int, int, str]) -> None:
     *sizes, dtype = shape
     if dtype == "float8":

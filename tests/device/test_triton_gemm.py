@@ -44,7 +44,8 @@ def test_cases(kind: str, index: int, name: str) -> None:
     kernel, target = KERNELS[kind], TARGETS[name]
     configs = kernel.configs(make_problem(SPEC, attrs, inputs), target)
     check_case(SPEC, kernel, attrs, inputs, target)
-    check_case(SPEC, kernel, attrs, inputs, target, configs[-1])
+    if index % 2:
+        check_case(SPEC, kernel, attrs, inputs, target, configs[-1])
 
 
 def _random(m: int, n: int, k: int) -> dict[str, np.ndarray]:

@@ -51,7 +51,8 @@ def test_cases(kernel: str, index: int, target: str) -> None:
     attrs, inputs = CASES[spec.name][index]
     configs = KERNELS[kernel].configs(make_problem(spec, attrs, inputs), TARGETS[target])
     check_case(spec, KERNELS[kernel], attrs, inputs, TARGETS[target])
-    check_case(spec, KERNELS[kernel], attrs, inputs, TARGETS[target], configs[-1])
+    if index % 2:
+        check_case(spec, KERNELS[kernel], attrs, inputs, TARGETS[target], configs[-1])
 
 
 def test_columns_in_halves() -> None:

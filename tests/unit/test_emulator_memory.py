@@ -348,6 +348,12 @@ def test_memory_keeps_allocations_apart() -> None:
         memory.allocate(1 << 20)
     with pytest.raises(UsageError):
         memory.allocate(-1)
+    addresses = np.array([a, b, a + 80], np.int64)
+    assert memory.valid(addresses, 4).tolist() == [True, True, False]
+    memory.free(b)
+    assert memory.valid(addresses, 4).tolist() == [True, False, False]
+    with pytest.raises(OutOfMemoryError, match="capacity="):
+        Memory(1 << 62)
 
 
 def test_traffic_is_counted_in_segments_and_banks() -> None:

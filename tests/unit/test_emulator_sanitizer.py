@@ -14,7 +14,13 @@ from emulator_assembly import code_object, kernel
 
 from pumice.emulator.emulator import Emulator
 from pumice.emulator.report import LaunchReport
-from pumice.errors import ArtifactError, KernelFaultError, UnimplementedInstructionError, UsageError
+from pumice.errors import (
+    ArtifactError,
+    KernelFaultError,
+    UnimplementedInstructionError,
+    UnsupportedError,
+    UsageError,
+)
 
 SOFTMAX = (("x", "*fp32"), ("out", "*fp32"), ("n", "i32"), ("stride", "i32"))
 
@@ -161,6 +167,12 @@ def test_an_unknown_instruction_names_itself() -> None:
         match=r"v_cubeid_f32 \(VOP3 [0-9a-f]{16}\) at 0x0, in kernel test for gfx1100",
     ):
         gpu.launch("test", (1,), (32,), [0, 0, 0])
+
+
+@pytest.mark.parametrize("arch", ["gfx908", "gfx1030", "gfx1250", "sm_90"])
+def test_an_architecture_that_is_not_emulated(arch: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"no {arch}; it has CDNA2 to 4"):
+        Emulator(arch)
 
 
 def test_what_a_launch_refuses() -> None:

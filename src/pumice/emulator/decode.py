@@ -16,6 +16,11 @@ from pumice.emulator.matrix_table import GFX90A_OPCODES
 from pumice.emulator.names import canonical
 from pumice.errors import UnimplementedInstructionError, UnsupportedError
 
+_FAMILIES = {
+    "cdna": ("gfx90a", "gfx942", "gfx950"),
+    "rdna3": ("gfx11",),
+    "rdna4": ("gfx1200", "gfx1201"),
+}
 _DPP = (233, 234, 250)
 _VOP3P_CDNA = 0b110100111
 _SCALED_MFMA = 0xD3AC
@@ -53,11 +58,11 @@ class Instruction:
 @functools.cache
 def family(arch: str) -> str:
     """ "cdna" | "rdna3" | "rdna4" of an LLVM processor name; UnsupportedError for another."""
-    for prefix, name in (("gfx9", "cdna"), ("gfx11", "rdna3"), ("gfx12", "rdna4")):
-        if arch.startswith(prefix) and arch[:6] not in ("gfx900", "gfx906", "gfx125"):
+    for name, prefixes in _FAMILIES.items():
+        if arch.startswith(prefixes):
             return name
     raise UnsupportedError(
-        f"the emulator has no {arch}; it has CDNA (gfx908, gfx90a, gfx942, gfx950), "
+        f"the emulator has no {arch}; it has CDNA2 to 4 (gfx90a, gfx942, gfx950), "
         "RDNA3 (gfx11xx) and RDNA4 (gfx1200, gfx1201)"
     )
 

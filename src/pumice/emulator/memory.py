@@ -30,13 +30,20 @@ class Memory:
 
     def __init__(self, capacity: int = 1 << 34) -> None:
         self.capacity = capacity
-        self._map = mmap.mmap(-1, capacity, flags=mmap.MAP_SHARED | _NO_RESERVE)
+        try:
+            self._map = mmap.mmap(-1, capacity, flags=mmap.MAP_SHARED | _NO_RESERVE)
+        except OSError as why:
+            raise OutOfMemoryError(
+                f"{capacity} bytes of address space for the emulated GPU can't be had: {why}",
+                hint="Make it smaller: Emulator(arch, capacity=...).",
+            ) from why
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self.views = {size: self.bytes.view(kind) for size, kind in _TYPES.items()}
         self._starts: list[int] = []  # sorted addresses of live allocations
         self._sizes: dict[int, int] = {}
         self._free: dict[int, list[int]] = {}  # rounded size → addresses
         self._next = BASE + GUARD
+        self._table: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # begins and ends
 
     def allocate(self, size: int) -> int:
         """Address of `size` new bytes, aligned to 256; they hold what memory held before."""
@@ -55,6 +62,7 @@ class Memory:
                 )
             self._next = address + rounded + GUARD
         bisect.insort(self._starts, address)
+        self._table = None
         self._sizes[address] = size
         return address
 
@@ -64,6 +72,7 @@ class Memory:
             raise UsageError(f"0x{address:x} is not the address of an allocation")
         size = self._sizes.pop(address)
         self._starts.remove(address)
+        self._table = None
         self._free.setdefault(-(-max(size, 1) // ALIGN) * ALIGN, []).append(address)
 
     def span(self, address: int) -> tuple[int, int] | None:
@@ -102,10 +111,12 @@ class Memory:
         span = self.span(low)
         if span is not None and high + size <= span[1]:
             return None
-        starts = np.array(self._starts, np.int64)
-        ends = np.array([a + self._sizes[a] for a in self._starts], np.int64)
+        if self._table is None:
+            ends = [a + self._sizes[a] for a in self._starts]
+            self._table = np.array(self._starts, np.int64), np.array(ends, np.int64)
+        starts, limits = self._table
         if not starts.size:
             return np.zeros(addresses.shape, bool)
         at = np.searchsorted(starts, addresses, side="right") - 1
-        good = (at >= 0) & (addresses + size <= ends[np.maximum(at, 0)])
+        good = (at >= 0) & (addresses + size <= limits[np.maximum(at, 0)])
         return None if good.all() else good

@@ -46,7 +46,7 @@ _RDNA = (
 )  # fmt: skip
 # Products of float32 in full precision run on the vector unit everywhere but on mfma.
 _VECTOR = (
-    (64, 64, 16, 4, 2), (128, 64, 16, 8, 2), (64, 32, 16, 4, 2), (32, 32, 32, 4, 2),
+    (64, 64, 16, 8, 2), (64, 32, 16, 4, 2), (32, 32, 32, 4, 2),
     (16, 64, 32, 4, 2), (16, 32, 32, 2, 2),
 )  # fmt: skip
 _LISTS = {"wgmma": _HOPPER, "tcgen05": _HOPPER, "mma": _AMPERE, "mfma": _CDNA, "wmma": _RDNA}

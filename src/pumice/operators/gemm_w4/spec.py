@@ -76,6 +76,7 @@ def cases(rng: np.random.Generator) -> list[Case]:
         (9, 18, 128, 32, True, False, half, "blocks"),
         (17, 67, 288, 32, False, True, half, "rows"),
         (33, 33, 384, 128, True, False, brain, "blocks"),
+        (129, 17, 96, 32, False, True, half, "rows"),
         (7, 16, 128, 64, True, False, half, "rows"),
         (4, 33, 256, 64, True, False, half, "blocks"),
     ):
@@ -147,6 +148,7 @@ SPEC = OperatorSpec(
         "pumice.operators.gemm_w4.triton_plan:Matrix",
         "pumice.operators.gemm_w4.triton_plan:Gemv",
         "pumice.operators.gemm_w4.triton_plan:Tiled",
+        "pumice.operators.gemm_w4.two_step:TwoStep",
     ),
     output_specs=output_specs,
     work=work,

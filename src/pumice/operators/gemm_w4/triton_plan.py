@@ -150,8 +150,9 @@ class Matrix:
         constants |= {
             "GROUP": int(problem.attrs["group"]), "CODE": config.get("code", 1),
             "BRAIN": problem["x"].dtype == "bfloat16", "WARPS": config["warps"],
-            "REPEAT": config["repeat"], "AHEAD": bool(config.get("ahead")), "UNROLL": config["unroll"],
-            "TOKENS": 8 if tokens <= 8 else 16, "STAGES": config["stages"],
+            "REPEAT": config["repeat"], "AHEAD": bool(config.get("ahead")),
+            "UNROLL": config["unroll"], "TOKENS": 8 if tokens <= 8 else 16,
+            "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(n, 16 * config["repeat"]), 1, 1)
         options: dict[str, Any] = {"num_warps": config["warps"], "num_stages": config["stages"]}
@@ -216,7 +217,8 @@ class Gemv:
             "PER": int(problem.attrs["group"]) // 32,
             "CODE": code, "BRAIN": brain, "SCALE_X": code == 1 or (code == 2 and brain),
             "TOKENS": next_power_of_2(tokens), "ROWS": config["rows"],
-            "GROUPS": config["groups"], "AHEAD": bool(config.get("ahead")), "STAGES": config["stages"],
+            "GROUPS": config["groups"], "AHEAD": bool(config.get("ahead")),
+            "STAGES": config["stages"],
         }  # fmt: skip
         grid = (cdiv(n, config["rows"]), 1, 1)
         return Plan(
