@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from embedding_toy import WIDTH, expected, make_embedder, state_of
 from engine_toy import assert_idle, check, greedy_reference, limits, make, run_all, tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pumice.engine import AsyncEngine, Request, SamplingParams
+from pumice.engine import AsyncEngine, Request, SamplingParams, Speculation
 from pumice.engine.request import Completion
 from pumice.errors import (
     ContextLengthError,
@@ -131,6 +133,66 @@ def test_an_interrupted_step_is_repeated_and_counts_once() -> None:
     assert vector is not None
     np.testing.assert_allclose(vector, expected(tokens, normalize=False), atol=1e-5)
     assert_idle(engine)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    jobs=st.lists(
+        st.tuples(
+            st.integers(1, 30),  # tokens of the prompt
+            st.sampled_from(["mean", "last", None]),
+            st.integers(0, 12),  # the step it comes with
+            st.none() | st.integers(0, 20),  # the step it is cancelled after
+            st.integers(-1, 1),  # priority
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    blocks=st.integers(8, 20),
+    tokens=st.integers(1, 12),
+    chunk=st.none() | st.integers(1, 9),
+    mixed=st.booleans(),
+    speculate=st.booleans(),
+)
+def test_random_company_in_small_caches(
+    jobs: list[Any], blocks: int, tokens: int, chunk: int | None, mixed: bool, speculate: bool
+) -> None:
+    """Whatever runs, waits, gives up its blocks or is cancelled: results are those alone."""
+    bounds = limits(num_blocks=blocks, max_tokens=tokens, max_sequences=4, max_rows=3)
+    engine, toy = make_embedder(
+        bounds, prefill_chunk=chunk, mixed_steps=mixed,
+        speculation=Speculation(most=2, adaptive=False) if speculate else None,
+    )  # fmt: skip
+    outputs: dict[str, Completion] = {}
+    for step in range(2000):
+        for number, (length, pooling, arrives, _, priority) in enumerate(jobs):
+            if arrives == step:
+                engine.add_request(
+                    [3 + number] * length,
+                    None if pooling else params(1 + number % 2),
+                    request_id=str(number), pooling=pooling, priority=priority,
+                )  # fmt: skip
+        for delta in engine.step():
+            if delta.completion is not None:
+                outputs[delta.request_id] = delta.completion
+        for number, job in enumerate(jobs):
+            if job[3] == step:
+                for done in engine.cancel(str(number)):
+                    outputs[done.request_id] = done
+        check(engine)
+        if step > 12 and not engine.has_work:
+            break
+    assert_idle(engine)
+    for number, (length, pooling, _, _, _) in enumerate(jobs):
+        done, prompt = outputs[str(number)], [3 + number] * length
+        if done.finish_reason == "cancelled":
+            continue
+        if pooling is None:
+            assert done.token_ids == greedy_reference(toy.model, prompt, 1 + number % 2)
+        else:
+            assert done.vector is not None and done.finish_reason == "stop"
+            want = expected(prompt, pooling, normalize=False)
+            np.testing.assert_allclose(done.vector, want, atol=1e-5)
 
 
 def test_the_longest_prompt_fits_and_one_more_does_not() -> None:

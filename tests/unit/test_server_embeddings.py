@@ -116,7 +116,7 @@ def test_what_does_not_fit() -> None:
         assert answer.status == status
     assert answer.error["code"] == "context_length_exceeded"
     assert "65 tokens; the context holds 64" in answer.error["message"]
-    for bad, word in (([], "empty"), ("", "empty"), ([10**6], "1000000"), ([[]], "empty")):
+    for bad, word in (([], "empty"), ([10**6], "1000000"), ([[]], "empty")):
         answer = http.post(ROUTE, {"input": bad})
         assert answer.status == 400 and word in answer.error["message"], bad
     assert http.post(ROUTE, {"input": ["a", 1]}).status == 400
