@@ -18,6 +18,7 @@ from pumice.errors import (
     ContextLengthError,
     DeviceError,
     EngineClosedError,
+    UnavailableError,
     UnsupportedError,
     UsageError,
 )
@@ -234,6 +235,19 @@ def test_states_that_are_not_finite_are_an_error() -> None:
         engine.embed([prompt(4), bad])
     assert_idle(engine)
     np.testing.assert_allclose(engine.embed(prompt(4))[0], expected(prompt(4)), atol=1e-6)
+
+
+def test_a_deadline_that_comes_first() -> None:
+    now = [0.0]
+    engine, toy = make_embedder(clock=lambda: now[0])
+
+    def late(_: int) -> None:
+        now[0] += 2
+
+    toy.before = late
+    with pytest.raises(UnavailableError, match="deadline"):
+        engine.embed([prompt(60)], deadline_s=1.0)
+    assert_idle(engine)
 
 
 def test_many_at_once_through_asyncio() -> None:

@@ -127,7 +127,8 @@ class Generation(ABC):
         `deadline_s`. All prompts are checked before any runs, and share the engine with the
         requests that it has.
         UsageError for a bad prompt, ContextLengthError for one that does not fit, UnsupportedError
-        when the compiled model has no hidden states, DeviceError when a step fails.
+        when the compiled model has no hidden states, UnavailableError when the deadline came first,
+        DeviceError when hidden states are not finite.
         """
         check_pooling(pooling)
         done = self.generate(prompts, pooling=pooling, **options)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from pumice.errors import DeviceError, EngineClosedError, UsageError
+from pumice.errors import DeviceError, EngineClosedError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from pumice.engine.request import Completion
@@ -56,11 +56,14 @@ class Pool:
 def vector_of(done: Completion, normalize: bool) -> np.ndarray:
     """The vector of a finished request, float32[H], of length 1 if it is to be.
 
-    EngineClosedError when it was cancelled, DeviceError when it failed.
+    EngineClosedError when it was cancelled, UnavailableError when its deadline came first,
+    DeviceError when it failed.
     """
     if done.vector is None:
         if done.finish_reason == "cancelled":
             raise EngineClosedError("the engine closed before the embedding was computed")
-        raise DeviceError(f"the embedding failed: {done.error or done.finish_reason}")
+        if done.finish_reason == "deadline":
+            raise UnavailableError("the embedding was not computed before its deadline")
+        raise DeviceError(f"the embedding failed: {done.error}")
     length = float(np.linalg.norm(done.vector.astype(np.float64)))
     return done.vector / np.float32(length) if normalize and length else done.vector
