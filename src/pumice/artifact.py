@@ -8,7 +8,7 @@ An artifact is a directory:
 
 A *plan* is an ordered list of launches over one arena. Its integers are expressions of the batch's
 symbols:
-    T tokens   S sequences   M blocks a row of the block table holds   R rows of logits asked for
+    T tokens   S sequences   M blocks a row of the block table holds   R rows of the result
 An expression is an int, a symbol, or `[operator, a, b]` with operator one of + - * // ceildiv min
 max.
 """
@@ -91,7 +91,8 @@ class Plan:
     launches: tuple[Launch, ...]
     arena_bytes: int
     bounds: dict[str, int]  # symbol → its largest value
-    output: BufferRef  # logits float32[R, V]
+    output: BufferRef  # float32[R, width]: logits, or hidden states for "embed"
+    width: int | None = None  # columns of the output; None: the vocabulary's size
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Manifest:
     target: dict[str, Any]  # name, api, arch, features
     model: ModelInfo
     cache: CacheSpec
-    entries: dict[str, Plan]  # "decode", "extend"
+    entries: dict[str, Plan]  # "decode", "extend", "embed"
     kernels: tuple[KernelRecord, ...]
     schema: int = SCHEMA
     versions: dict[str, str] = field(default_factory=dict)  # tvm, triton, numpy
@@ -203,6 +204,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         arena_bytes=int(data["arena_bytes"]),
         bounds=dict(data["bounds"]),
         output=BufferRef(**data["output"]),
+        width=data.get("width"),
     )
 
 

@@ -29,8 +29,11 @@ class Compiled:
         self._blocks: dict[int, list[int]] = {}
         self._length: dict[int, int] = {}
 
-    def extend_many(self, parts: dict[int, list[int]]) -> dict[int, np.ndarray]:
-        """One ragged step: sequence → its new tokens; returns logits [tokens, V] of each."""
+    def extend_many(
+        self, parts: dict[int, list[int]], *, embed: bool = False
+    ) -> dict[int, np.ndarray]:
+        """One ragged step: sequence → its new tokens; returns logits [tokens, V] of each, or with
+        `embed` hidden states [tokens, H]."""
         tokens: list[int] = []
         positions, slots, start, context, tables = [], [], [0], [], []
         for sequence, new in parts.items():
@@ -54,7 +57,8 @@ class Compiled:
             return np.asarray(values, dtype=np.int32)
 
         rows = np.arange(len(tokens), dtype=np.int32)
-        logits = self.executor.step(
+        run = self.executor.embed if embed else self.executor.step
+        logits = run(
             StepBatch(
                 array(tokens),
                 array(positions),

@@ -12,6 +12,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import numpy as np
 import ollama
 import openai
 import pytest
@@ -231,9 +232,35 @@ def test_errors(gpt: openai.OpenAI) -> None:
         gpt.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "a " * 3000}]
         )
-    with pytest.raises(openai.APIStatusError) as refused:
-        gpt.embeddings.create(model=MODEL, input="x")
-    assert refused.value.status_code == 501
+    with pytest.raises(openai.BadRequestError, match=r"holds 2,048"):
+        gpt.embeddings.create(model=MODEL, input=["a", "a " * 3000])
+
+
+def test_embeddings(gpt: openai.OpenAI, llama: ollama.Client) -> None:
+    texts = [
+        "The cat sleeps on the sofa.",
+        "A kitten is napping on the couch.",
+        "The central bank raised interest rates.",
+        "Monetary policy was tightened by the bank.",
+    ]
+    answer = gpt.embeddings.create(model=MODEL, input=texts)
+    vectors = np.array([entry.embedding for entry in answer.data])
+    assert vectors.shape == (4, 576) and answer.usage.prompt_tokens > 20
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    # Vectors of a causal model lie in a narrow cone: what differs is what is left of their mean.
+    centred = vectors - vectors.mean(axis=0)
+    near = centred @ centred.T
+    assert near[0, 1] > max(near[0, 2], near[0, 3]) and near[2, 3] > max(near[1, 2], near[1, 3])
+    last = gpt.embeddings.create(model=MODEL, input=texts[0], extra_body={"pooling": "last"})
+    assert np.dot(last.data[0].embedding, vectors[0]) < 0.999
+    ids = httpx.post(f"{str(gpt.base_url)[:-4]}/tokenize", json={"prompt": texts[1]}).json()
+    again = gpt.embeddings.create(model=MODEL, input=[ids["tokens"]], encoding_format="float")
+    np.testing.assert_allclose(again.data[0].embedding, vectors[1], atol=1e-4)
+    theirs = llama.embed(MODEL, texts)
+    np.testing.assert_allclose(theirs["embeddings"], vectors, atol=1e-4)
+    assert theirs["prompt_eval_count"] == answer.usage.prompt_tokens
+    old = llama.embeddings(MODEL, texts[3])["embedding"]
+    np.testing.assert_allclose(old, vectors[3], atol=1e-4)
 
 
 def test_many_streams_at_once_say_what_one_says(gpt: openai.OpenAI) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pumice.compiler.graph import Graph, dimension, from_relax
 from pumice.models import MODELS, get_model
-from pumice.models.trace import STEP_INPUTS
+from pumice.models.trace import ENTRIES, STEP_INPUTS
 
 BLOCK = 16
 
@@ -17,7 +17,7 @@ BLOCK = 16
 def graphs(model_type: str, config: Any = None) -> dict[str, Graph]:
     record = get_model(model_type)
     module = record.trace(config or record.tiny, block_size=BLOCK)
-    return {name: from_relax(name, module[name]) for name in ("decode", "extend")}
+    return {name: from_relax(name, module[name]) for name in ENTRIES}
 
 
 def shape(var: Any) -> tuple[int | str, ...]:
@@ -28,7 +28,7 @@ def shape(var: Any) -> tuple[int | str, ...]:
 def test_signature_and_parameters(model_type: str) -> None:
     record = get_model(model_type)
     c = record.tiny
-    for graph in graphs(model_type).values():
+    for name, graph in graphs(model_type).items():
         params = list(graph.params)
         inputs, params = params[:7], params[7:]
         assert {p.name: list(shape(p)) for p in inputs} == STEP_INPUTS
@@ -42,9 +42,11 @@ def test_signature_and_parameters(model_type: str) -> None:
             assert str(k.ty.dtype) == str(v.ty.dtype) == "float16"
         assert {p.name: shape(p) for p in weights} == record.parameters(c)
         assert all(str(p.ty.dtype) == "float32" for p in weights)
-        assert shape(graph.result) == ("R", c.vocab_size)
+        embeds = name == "embed"
+        assert shape(graph.result) == ("R", c.hidden_size if embeds else c.vocab_size)
         used = {v.name for node in graph.nodes for v in node.inputs.values()}
-        assert {p.name for p in graph.params} <= used
+        head = {"lm_head.weight"} if embeds else set()
+        assert {p.name for p in graph.params} - head <= used
 
 
 @pytest.mark.parametrize("model_type", MODELS)
@@ -89,6 +91,7 @@ def test_entries_are_the_same_graph() -> None:
         for name, graph in found.items()
     }
     assert calls["decode"] == calls["extend"]
+    assert calls["embed"] == calls["extend"][:-1]  # without the head
 
 
 def test_biases_and_yarn() -> None:

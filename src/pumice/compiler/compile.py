@@ -32,8 +32,8 @@ class CompileOptions:
 
     activations: for matmuls with quantized weights, "int8" (fastest), "int16" (15 bits, as good as
     exact) or "float32".
-    max_tokens, max_sequences, max_rows: the largest step (T, S, R). block_size: tokens in a cache
-    block.
+    max_tokens, max_sequences, max_rows: the largest step (T, S, R of logits). block_size: tokens in
+    a cache block.
     """
 
     quantization: str | None = None
@@ -97,10 +97,12 @@ def _compile(
     digest: str,
     tell: Report,
 ) -> Manifest:
+    from pumice.models.trace import ENTRIES
+
     config, record = model.config, model.record
     tell("1 trace", 0, 1)
     module = record.trace(config, block_size=options.block_size)
-    graphs = {name: from_relax(name, module[name]) for name in ("decode", "extend")}
+    graphs = {name: from_relax(name, module[name]) for name in ENTRIES}
     dump.graphs("1-trace", graphs)
     tell("1 trace", 1, 1)
 
@@ -124,6 +126,13 @@ def _compile(
             "T": options.max_sequences,
             "S": options.max_sequences,
             "R": options.max_sequences,
+            "M": blocks,
+        },
+        # A mean reads every token's row; a row is as wide as the model and not as its vocabulary.
+        "embed": {
+            "T": options.max_tokens,
+            "S": options.max_sequences,
+            "R": options.max_tokens,
             "M": blocks,
         },
     }

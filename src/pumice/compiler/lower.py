@@ -60,7 +60,8 @@ class Lowering:
                 )
             )
         output = BufferRef("arena", offset=offsets[graph.result.name])
-        return Plan(tuple(launches), arena, dict(bounds), output)
+        width = int(graph.result.ty.shape[1])
+        return Plan(tuple(launches), arena, dict(bounds), output, width)
 
     # -- phase 3 -----------------------------------------------------------------------------
 
@@ -70,7 +71,9 @@ class Lowering:
             use = self._weight_use(node)
             assert use.layout is not None
             weights["w"] = (use.format, use.layout)
-        call = OperatorCall(node.operator, self._attrs(node), weights, entry=graph.name)
+        # Any ragged batch is "extend" for kernels, whatever the plan ends in: they are shared.
+        entry = "decode" if graph.name == "decode" else "extend"
+        call = OperatorCall(node.operator, self._attrs(node), weights, entry=entry)
         key = repr((call.operator, sorted(call.attrs.items()), call.weights, call.entry))
         choice = self._choices.get(key)
         if choice is None:

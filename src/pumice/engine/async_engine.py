@@ -10,14 +10,19 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from collections.abc import Sequence as SequenceOf
+from typing import TYPE_CHECKING, Any
 
 from pumice.engine.engine import LLMEngine
 from pumice.engine.outputs import last_delta
+from pumice.engine.pooling import Pooling, check_pooling, vector_of
 from pumice.engine.request import Delta, Prompt
 from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.sequence import SequenceGroup
 from pumice.errors import DeviceError, EngineClosedError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Item = Delta | Exception
 
@@ -82,6 +87,38 @@ class AsyncEngine:
         finally:
             if outputs and not self._closed:
                 self._command(lambda: self._cancel(group.request_id, consumer))
+
+    async def embed(
+        self,
+        prompts: SequenceOf[Prompt],
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        **options: Any,
+    ) -> list[np.ndarray]:
+        """A vector float32[H] for each prompt; see `LLMEngine.embed`. No more of them are requests
+        at once than can run, so many prompts do not fill the queue.
+        """
+        check_pooling(pooling)
+        places = asyncio.Semaphore(self.engine.scheduler.max_running)
+
+        async def one(prompt: Prompt) -> np.ndarray:
+            async with places:
+                deltas = self.stream(prompt, pooling=pooling, **options)
+                try:
+                    async for delta in deltas:
+                        if delta.completion is not None:
+                            return vector_of(delta.completion, normalize)
+                finally:
+                    await deltas.aclose()
+            raise EngineClosedError("the engine closed before the embedding was computed")
+
+        tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def figures(self) -> dict[str, Any]:
         """`LLMEngine.figures`. It only reads numbers, so the thread goes on."""

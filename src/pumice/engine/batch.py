@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from pumice.engine.plan import StepPlan
@@ -23,6 +25,7 @@ class BatchBuilder:
         self._context_len = np.zeros(sequences, dtype=np.int32)
         self._table = np.zeros((sequences, columns), dtype=np.int32)
         self._sample_rows = np.zeros(limits.max_rows, dtype=np.int32)
+        self._every_row = np.arange(limits.max_tokens, dtype=np.int32)
         self._all_positions = np.arange(limits.context_length, dtype=np.int32)
         self._versions = [0] * sequences  # Sequence.table_version that a row of the table shows
         self._filled = [0] * sequences  # its entries
@@ -60,6 +63,11 @@ class BatchBuilder:
         if self._shape != (at, len(plan.sequences), rows):
             self._view(at, len(plan.sequences), rows)
         return self._batch
+
+    def build_embedding(self, plan: StepPlan) -> StepBatch:
+        """The batch of a plan, with the row of every token."""
+        batch = self.build(plan)
+        return dataclasses.replace(batch, sample_rows=self._every_row[: len(batch.tokens)])
 
     def _write_row(self, index: int, version: int, blocks: list[int]) -> None:
         row, filled = self._table[index], self._filled[index]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pumice.engine.batch import BatchBuilder
 from pumice.engine.choose import Choice, choose
+from pumice.engine.embedding import pool_states, run_embedding
 from pumice.engine.figures import figures, note_token
 from pumice.engine.generation import Generation
 from pumice.engine.grammar_masks import GrammarMasks
@@ -150,7 +151,7 @@ class LLMEngine(Generation):
 
         options: `Request`'s other fields. UsageError for a bad prompt or parameter,
         GrammarError for a grammar that cannot be enforced, ContextLengthError for a request that
-        can never fit.
+        can never fit, UnsupportedError for `pooling` where there are no hidden states.
         """
         request = Request(prompt, self.sampling() if params is None else params, **options)
         grammar, matcher = request.params.grammar, None
@@ -241,16 +242,20 @@ class LLMEngine(Generation):
             if sequence.first_token_time is None:
                 self.histograms.queue_s.observe(start - sequence.arrival)
         self._in_bookkeeping = False
-        assert plan.sequences, "the sequence of the best rank can always go on"
+        assert plan.tokens, "the sequence of the best rank can always go on"
         if self.cache.copies:
             self._copy_blocks(self.cache.copies)
             self.cache.copies.clear()
-        masks = self._masks.begin(plan)
-        logits = self.executable.step(self._builder.build(plan))
-        if masks is not None:
-            masks.result()
-        choices = choose(self._sampler, logits, plan)
+        parts = run_embedding(self.executable, self._builder, plan)
+        choices: list[Choice] = []
+        if plan.sequences:
+            masks = self._masks.begin(plan)
+            logits = self.executable.step(self._builder.build(plan))
+            if masks is not None:
+                masks.result()
+            choices = choose(self._sampler, logits, plan)
         self._in_bookkeeping = True
+        pooled = pool_states(plan, parts)
         self.scheduler.commit(plan)
         now = self.clock()
         if self.speculator is not None:
@@ -260,6 +265,9 @@ class LLMEngine(Generation):
             if choice.sequence.siblings:
                 self.scheduler.fork(choice.sequence)
             deltas.append(self._advance(choice, now))
+        for sequence, fault in pooled:
+            done = self._finish(sequence, "error" if fault else "stop", now, error=fault)
+            deltas.append(last_delta(done))
         self._in_bookkeeping = False
         self._record(plan, choices, now - start)
         return deltas
@@ -267,7 +275,7 @@ class LLMEngine(Generation):
     def _record(self, plan: StepPlan, choices: list[Choice], seconds: float) -> None:
         wrong = plan.drafted - sum(len(choice.tokens) - 1 for choice in choices)
         self.stats.record(plan.tokens, plan.decode_tokens, wrong, seconds)
-        self.histograms.batch_size.observe(len(plan.sequences))
+        self.histograms.batch_size.observe(plan.batch_size)
         self.scheduler.pace.observe(plan.decode_tokens, plan.tokens - plan.decode_tokens, seconds)
 
     def _advance(self, choice: Choice, now: float) -> Delta:

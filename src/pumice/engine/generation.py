@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from pumice.engine.pooling import Pooling, check_pooling, vector_of
 from pumice.engine.request import Completion, Delta, Prompt
 from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.sequence import SequenceGroup
 from pumice.engine.submit import as_prompts
 from pumice.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Params = SamplingParams | SequenceOf[SamplingParams]
 
@@ -108,6 +112,27 @@ class Generation(ABC):
         finally:
             deltas.close()
         return [done[key] for key in sorted(done)]
+
+    def embed(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        pooling: Pooling = "mean",
+        normalize: bool = True,
+        **options: Any,
+    ) -> list[np.ndarray]:
+        """A vector float32[H] for each prompt: texts or lists of token ids, one or several.
+
+        pooling: over the hidden states after the last norm: their mean, or the last token's.
+        normalize: to length 1, so that a dot product is the cosine. options: `priority` and
+        `deadline_s`. All prompts are checked before any runs, and share the engine with the
+        requests that it has.
+        UsageError for a bad prompt, ContextLengthError for one that does not fit, UnsupportedError
+        when the compiled model has no hidden states, UnavailableError when the deadline came first,
+        DeviceError when hidden states are not finite.
+        """
+        check_pooling(pooling)
+        done = self.generate(prompts, pooling=pooling, **options)
+        return [vector_of(one, normalize) for one in done]
 
     def _run(self, groups: list[SequenceGroup]) -> Generator[tuple[int, Delta], None, None]:
         mine: dict[str, int] = {}

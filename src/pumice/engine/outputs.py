@@ -57,6 +57,7 @@ def completion(
         decode_s=0.0 if first is None else now - first,
         error=error,
         index=sequence.index,
+        vector=sequence.pool.vector() if sequence.pool and reason == "stop" else None,
     )
 
 

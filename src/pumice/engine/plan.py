@@ -12,6 +12,8 @@ class StepPlan:
     """sequences[i] computes its next counts[i] tokens, the last drafts[i] of which are guesses that
     follow its known ones. `sampled` are those that reach their last known token: they get a row of
     logits for it, and one for each guess; rows[j] is the first row of sampled[j].
+    embedding: the sequences whose hidden states are wanted, a batch of its own in the same step;
+    `tokens` counts its tokens too.
     """
 
     sequences: list[Sequence] = field(default_factory=list)
@@ -24,6 +26,19 @@ class StepPlan:
     decode_tokens: int = 0  # of sequences that were past their prompt, guesses among them
     drafted: int = 0
     admitted: list[Sequence] = field(default_factory=list)
+    embedding: StepPlan | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences that compute something."""
+        return len(self.sequences) + (self.embedding.batch_size if self.embedding else 0)
+
+    def add_embedding(self, sequence: Sequence, count: int) -> None:
+        """The sequence computes its next `count` tokens for their hidden states."""
+        if self.embedding is None:
+            self.embedding = StepPlan()
+        self.embedding.add(sequence, count)
+        self.tokens += count
 
     def add(self, sequence: Sequence, count: int, draft: int = 0) -> None:
         self.sequences.append(sequence)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from pumice.engine.pooling import Pooling, check_pooling
 from pumice.engine.sampling_params import MAX_SEED, SamplingParams
 from pumice.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "Completion",
@@ -39,6 +43,8 @@ class Request:
     came later, so none waits for ever.
     deadline_s: seconds from submission; what is not finished then ends as "deadline".
     n: so many outputs of one prompt, which is computed once. Output i draws with seed + i.
+    pooling: the request is for a vector of the prompt and generates nothing; how its hidden states
+    become one. It neither takes cached blocks, which have no hidden states, nor leaves any.
 
     UsageError names a value that is not allowed, and what is.
     """
@@ -52,6 +58,7 @@ class Request:
     priority: int = 0
     deadline_s: float | None = None
     n: int = 1
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         is_integer = isinstance(self.priority, int) and not isinstance(self.priority, bool)
@@ -62,6 +69,10 @@ class Request:
             )
         if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
             raise UsageError(f"n is {self.n!r}; allowed: an integer, at least 1")
+        if self.pooling is not None:
+            check_pooling(self.pooling)
+            if self.n != 1 or self.params.grammar is not None:
+                raise UsageError("pooling is set; such a request has no outputs, n or grammar")
         if self.deadline_s is not None and not _is_duration(self.deadline_s):
             raise UsageError(
                 f"deadline_s is {self.deadline_s!r}; allowed: a finite number of seconds above 0"
@@ -97,7 +108,7 @@ class Completion:
     logprobs: one a token when they were asked for, else empty. index: which of the request's `n`
     outputs this is. cached_tokens: of the prompt, found in the cache. ttft_s: seconds from
     submission to the first token. decode_s: from the first token to the end.
-    error: what failed, if something did.
+    error: what failed, if something did. vector: float32[H] of a request with `pooling`.
     """
 
     request_id: str
@@ -112,6 +123,7 @@ class Completion:
     decode_s: float = 0.0
     error: str | None = None
     index: int = 0
+    vector: np.ndarray | None = None
 
 
 @dataclass

@@ -126,13 +126,13 @@ class Scheduler:
     def _compute_prompts(self, plan: StepPlan) -> None:
         """Parts of prompts for what the step has room for, and who can be admitted."""
         budget = self._max_tokens - plan.tokens
-        decoding = sum(s.length - s.computed == 1 for s in self.running)
+        decoding = sum(s.decodes for s in self.running)
         if self._chunk is not None:
             budget = min(budget, self._chunk)
         elif decoding:
             budget = min(budget, self.pace.chunk(decoding))
         for sequence in self.running:
-            if sequence.length - sequence.computed > 1 and budget:
+            if sequence.computed < sequence.length and not sequence.decodes and budget:
                 budget -= self._prefill(plan, sequence, budget)
         while self.waiting and budget and (admitted := self._admit()) is not None:
             plan.admitted.append(admitted)
@@ -146,11 +146,7 @@ class Scheduler:
         while index < len(self.running):  # preemption takes from the end
             sequence = self.running[index]
             # What lost its copy of a shared block has more than one token to compute again.
-            if (
-                sequence.computed == sequence.length - 1
-                and self._room(sequence)
-                and sequence.computed == sequence.length - 1
-            ):
+            if sequence.decodes and self._room(sequence) and sequence.decodes:
                 draft = min(sequence.draft, spare)
                 if draft:
                     draft = self.cache.stretch(sequence, draft, reserve=len(self.running))
@@ -162,6 +158,10 @@ class Scheduler:
     def _prefill(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
         remaining = sequence.length - sequence.computed
         count = min(remaining, budget)
+        if sequence.pool is not None:
+            plan.add_embedding(sequence, count)
+            self.decisions.chunks += 1
+            return count
         if remaining - count == 1 and (count > 1 or plan.tokens):
             # A last token alone would be computed by decoding's kernels, which round otherwise.
             count -= 1
@@ -227,3 +227,5 @@ class Scheduler:
             sequence.computed += count - draft + sequence.accepted
             sequence.draft = sequence.accepted = 0
             self.cache.learn(sequence)
+        if plan.embedding is not None:
+            self.commit(plan.embedding)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pumice.engine.pooling import Pool
 from pumice.engine.prefix_cache import chain_hash, root_hash
 from pumice.engine.request import Request, TokenLogprob
 from pumice.engine.sampling_state import SamplingState
@@ -22,13 +23,14 @@ class Sequence:
     blocks: the cache's blocks, in order. table_version: another number whenever `blocks` became
     another list than before with something appended.
     index: which output of its request this is. siblings: the other outputs, until the prompt is
-    computed. rank: the scheduler's order, the smallest first.
+    computed. rank: the scheduler's order, the smallest first. pool: where the hidden states go of a
+    prompt that is embedded; None for one that is continued.
     """
 
     __slots__ = (
         "accepted", "arrival", "blocks", "cached_tokens", "chain", "computed", "draft",
         "first_token_time", "index", "known_blocks", "last", "last_token_time", "length",
-        "logprobs", "longest", "matcher", "pieces", "prompt_length", "rank", "request",
+        "logprobs", "longest", "matcher", "pieces", "pool", "prompt_length", "rank", "request",
         "request_id", "sampling", "siblings", "stop_ids", "stream", "table_version", "tokens",
     )  # fmt: skip
 
@@ -63,6 +65,7 @@ class Sequence:
         self.known_blocks = 0  # how many of `blocks` were made known to the prefix cache
         self.sampling = SamplingState(request.params, prompt, vocab_size, index)
         self.matcher = matcher
+        self.pool = None if request.pooling is None else Pool(request.pooling)
         self.stop_ids = stop_ids
         self.stream = stream
         self.pieces: list[str] = []
@@ -71,6 +74,11 @@ class Sequence:
         self.arrival = 0.0  # seconds of the engine's clock, like the times below
         self.first_token_time: float | None = None
         self.last_token_time = 0.0
+
+    @property
+    def decodes(self) -> bool:
+        """Whether only the last token remains to be computed, and then another follows."""
+        return self.computed == self.length - 1 and self.pool is None
 
     def append(self, token: int) -> None:
         """A token was generated."""

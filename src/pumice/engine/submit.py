@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,7 +11,7 @@ import numpy as np
 from pumice.engine.request import Prompt, Request
 from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.sequence import Sequence, SequenceGroup
-from pumice.errors import ContextLengthError, UsageError
+from pumice.errors import ContextLengthError, UnsupportedError, UsageError
 from pumice.runtime.step import StepLimits
 
 if TYPE_CHECKING:
@@ -37,8 +38,16 @@ def make_group(
 ) -> SequenceGroup:
     """The sequences of a request. matcher: its grammar at the beginning.
 
-    UsageError for a bad prompt or parameter, ContextLengthError for one that can never fit.
+    UsageError for a bad prompt or parameter, ContextLengthError for one that can never fit,
+    UnsupportedError for an embedding by an executable that has no hidden states.
     """
+    if request.pooling is not None:
+        if not limits.hidden_size:
+            raise UnsupportedError(
+                "the compiled model has logits only; embeddings need its hidden states",
+                hint="Compile the model again with `pumice compile`.",
+            )
+        request = dataclasses.replace(request, use_cache=False)
     prompt = _token_ids(request.prompt, limits.vocab_size, tokenizer)
     params = request.params
     _check_ids(params, limits.vocab_size)
@@ -50,7 +59,10 @@ def make_group(
         raise UsageError(
             f"stop is {list(params.stop)!r}; an engine without a tokenizer has no text"
         )
-    longest = _longest(len(prompt), params.max_tokens, limits)
+    if request.pooling is not None:
+        longest = _embedded(len(prompt), limits)
+    else:
+        longest = _longest(len(prompt), params.max_tokens, limits)
     return SequenceGroup(
         [
             Sequence(
@@ -70,7 +82,7 @@ def make_group(
 
 
 def _stream(request: Request, tokenizer: Tokenizer | None) -> TextStream | None:
-    if tokenizer is None:
+    if tokenizer is None or request.pooling is not None:
         return None
     from pumice.text.stream import TextStream
 
@@ -120,11 +132,25 @@ def _check_ids(params: SamplingParams, vocab_size: int) -> None:
                 raise UsageError(f"{name} names token id {token}; allowed: 0 to {vocab_size - 1}")
 
 
+def _room(limits: StepLimits) -> tuple[int, str]:
+    """Tokens that one sequence can have, and what bounds them."""
+    room = min(limits.context_length, limits.num_blocks * limits.block_size)
+    return room, "the context" if room == limits.context_length else "the whole cache"
+
+
+def _embedded(prompt: int, limits: StepLimits) -> int:
+    room, what = _room(limits)
+    if prompt > room:
+        raise ContextLengthError(
+            f"the prompt has {prompt:,} tokens; {what} holds {room:,}",
+            hint="Embed parts of it, or load the model with more context.",
+        )
+    return prompt
+
+
 def _longest(prompt: int, max_tokens: int | None, limits: StepLimits) -> int:
     """Tokens of prompt and output together, at most."""
-    cache = limits.num_blocks * limits.block_size
-    room = min(limits.context_length, cache)
-    what = "the context" if room == limits.context_length else "the whole cache"
+    room, what = _room(limits)
     need = prompt + (1 if max_tokens is None else max_tokens)
     if need > room:
         if max_tokens is None:

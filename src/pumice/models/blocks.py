@@ -168,7 +168,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
 
 
 class CausalLM(nn.Module):  # type: ignore[misc]
-    """A decoder and its logits for the rows that are asked for."""
+    """A decoder, and its logits or hidden states for the rows that are asked for."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -179,11 +179,15 @@ class CausalLM(nn.Module):  # type: ignore[misc]
 
     def forward(self, *inputs: Any) -> Tensor:
         """The step's seven inputs, then each layer's k_cache and v_cache → logits [R, V]."""
+        x = self.hidden(*inputs)
+        return self.model.embed_tokens.logits(x) if self.lm_head is None else self.lm_head(x)
+
+    def hidden(self, *inputs: Any) -> Tensor:
+        """The same inputs → what the head would read, after the last norm: [R, H]."""
         tokens, positions, slots, query_start, context_len, block_table, rows, *caches = inputs
         step = StepInputs(
             tokens, slots, query_start, context_len, block_table,
             rope_table=self.model.rotary_emb(positions),
         )  # fmt: skip
         x = self.model(step, list(zip(caches[::2], caches[1::2], strict=True)))
-        x = graph.gather_rows(x, rows)
-        return self.model.embed_tokens.logits(x) if self.lm_head is None else self.lm_head(x)
+        return graph.gather_rows(x, rows)

@@ -64,7 +64,7 @@ class ModelRecord:
         return self.read_gguf(metadata, names)
 
     def trace(self, config: ModelConfig, *, block_size: int = 32) -> Any:
-        """The IRModule with "decode" and "extend"; see `models/trace.py`."""
+        """The IRModule with "decode", "extend" and "embed"; see `models/trace.py`."""
         from pumice.models.trace import trace
 
         return trace(config, block_size=block_size)

@@ -10,9 +10,10 @@ from tvm.relax.frontend.nn.exporter import Exporter
 from pumice.models.blocks import CausalLM
 from pumice.models.config import ModelConfig
 
-ENTRIES = ("decode", "extend")
+#: Entry point → the method of `CausalLM` that it is.
+ENTRIES = {"decode": "forward", "extend": "forward", "embed": "hidden"}
 #: The step's inputs in order. Sizes are symbols: T tokens, S sequences (S1 = S + 1), M blocks that
-#: a sequence may hold, R rows of logits.
+#: a sequence may hold, R rows of the result.
 STEP_INPUTS: dict[str, list[str]] = {
     "tokens": ["T"],
     "positions": ["T"],
@@ -25,8 +26,9 @@ STEP_INPUTS: dict[str, list[str]] = {
 
 
 def trace(config: ModelConfig, *, block_size: int) -> Any:
-    """An IRModule with the functions "decode" and "extend", the same graph in both.
+    """An IRModule with the functions "decode" and "extend", the same graph in both, and "embed".
 
+    The first two return logits [R, V]; "embed" ends before the head, in hidden states [R, H].
     Parameters of each: the step's inputs (int32), then of every layer the float16
     k_cache_<i> [num_blocks, kv_heads, head_dim, block_size] and
     v_cache_<i> [num_blocks, kv_heads, block_size, head_dim], then the weights by name (float32).
@@ -39,10 +41,15 @@ def trace(config: ModelConfig, *, block_size: int) -> Any:
         specs[f"k_cache_{layer}"] = spec.Tensor(k_shape, "float16")
         specs[f"v_cache_{layer}"] = spec.Tensor(v_shape, "float16")
     model = CausalLM(config)
-    method = spec.MethodSpec(
-        model.forward, list(specs), list(specs.values()), param_mode="plain", effect_mode="none"
-    )
-    module, _, _ = Exporter(debug=False).build(
-        spec.ModuleSpec(model, list(ENTRIES), [method] * len(ENTRIES))
-    )
+    methods = [
+        spec.MethodSpec(
+            getattr(model, method),
+            list(specs),
+            list(specs.values()),
+            param_mode="plain",
+            effect_mode="none",
+        )
+        for method in ENTRIES.values()
+    ]
+    module, _, _ = Exporter(debug=False).build(spec.ModuleSpec(model, list(ENTRIES), methods))
     return module

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pumice.artifact import BufferRef, Manifest, Plan, evaluate
-from pumice.errors import ArtifactError, UsageError
+from pumice.errors import ArtifactError, UnsupportedError, UsageError
 from pumice.runtime.devices.cpu import CapturedPlan, CpuDevice
 from pumice.runtime.step import StepBatch, StepLimits
 from pumice.runtime.weights import MappedWeights
@@ -54,7 +54,9 @@ class Executor:
             context_length=context_length,
             block_size=cache.block_size,
             num_blocks=num_blocks,
+            hidden_size=_width(manifest, "embed") if "embed" in manifest.entries else 0,
         )
+        most_rows = max(plan.bounds["R"] for plan in manifest.entries.values())
         self._inputs = {
             "tokens": self._int32(bounds["T"]),
             "positions": self._int32(bounds["T"]),
@@ -62,7 +64,7 @@ class Executor:
             "query_start": self._int32(bounds["S"] + 1),
             "context_len": self._int32(bounds["S"]),
             "block_table": self._int32(bounds["S"] * self.max_blocks).reshape(-1, self.max_blocks),
-            "sample_rows": self._int32(bounds["R"]),
+            "sample_rows": self._int32(most_rows),
         }
         self._arena = device.allocate(max(p.arena_bytes for p in manifest.entries.values()))
         k = num_blocks * 2 * int(np.prod(cache.k_block_shape))
@@ -71,14 +73,14 @@ class Executor:
         self._entries = {
             name: _BoundEntry(plan, self._capture(plan)) for name, plan in manifest.entries.items()
         }
-        self._logits = {
-            name: self._arena[plan.output.offset :][
-                : plan.bounds["R"] * manifest.model.vocab_size * 4
-            ]
-            .view(np.float32)
-            .reshape(plan.bounds["R"], manifest.model.vocab_size)
-            for name, plan in manifest.entries.items()
-        }
+        self._results = {name: self._result(name) for name in manifest.entries}
+
+    def _result(self, name: str) -> np.ndarray:
+        """Where an entry point leaves its rows: float32[R, V] or [R, H]."""
+        plan, width = self.manifest.entries[name], _width(self.manifest, name)
+        rows = plan.bounds["R"]
+        part = self._arena[plan.output.offset :][: rows * width * 4]
+        return part.view(np.float32).reshape(rows, width)
 
     def _int32(self, count: int) -> np.ndarray:
         return self.device.allocate(count * 4).view(np.int32)
@@ -108,21 +110,47 @@ class Executor:
 
         UsageError when the batch is larger than `limits`.
         """
-        entry, symbols = self._stage(batch)
+        return self._run(self._entry_for(batch), batch)
+
+    def embed(self, batch: StepBatch) -> np.ndarray:
+        """Runs a batch; returns hidden states float32[R, H], R up to max_tokens, valid until the
+        next step.
+
+        UsageError when the batch is larger than `limits`, UnsupportedError when the artifact was
+        compiled without this entry point.
+        """
+        if "embed" not in self._entries:
+            raise UnsupportedError(
+                f"the artifact of {self.manifest.model.name} has no entry point for hidden states",
+                hint="Compile the model again with `pumice compile`.",
+            )
+        return self._run("embed", batch)
+
+    def _run(self, name: str, batch: StepBatch) -> np.ndarray:
+        entry = self._entries[name]
+        symbols = self._stage(entry, batch)
         self.device.ready()
         entry.bind(symbols)
         entry.captured.replay()
-        return self._logits[entry.plan_name][: symbols["R"]]
+        return self._results[name][: symbols["R"]]
 
-    def _stage(self, batch: StepBatch) -> tuple[_BoundEntry, dict[str, int]]:
-        """Copies the batch's arrays in and picks the entry point."""
+    def _entry_for(self, batch: StepBatch) -> str:
+        """The entry point that gives a batch's logits."""
+        tokens, rows = len(batch.tokens), len(batch.sample_rows)
+        decode = self._entries.get("decode")
+        one_each = tokens == len(batch.context_len) == rows
+        fits = decode is not None and tokens <= decode.plan.bounds["T"]
+        return "decode" if one_each and fits else "extend"
+
+    def _stage(self, entry: _BoundEntry, batch: StepBatch) -> dict[str, int]:
+        """Copies the batch's arrays in; returns its sizes."""
         tokens, sequences, rows = len(batch.tokens), len(batch.context_len), len(batch.sample_rows)
         limits = self.limits
         columns = batch.block_table.shape[1]
         if (
             tokens > limits.max_tokens
             or sequences > limits.max_sequences
-            or rows > limits.max_rows
+            or rows > entry.plan.bounds["R"]
             or columns > self.max_blocks
         ):
             raise UsageError(
@@ -138,14 +166,7 @@ class Executor:
         inputs["context_len"][:sequences] = batch.context_len
         inputs["block_table"][:sequences, :columns] = batch.block_table
         inputs["sample_rows"][:rows] = batch.sample_rows
-        decode = self._entries.get("decode")
-        one_each = tokens == sequences == rows
-        if decode is not None and one_each and tokens <= decode.plan.bounds["T"]:
-            entry, name = decode, "decode"
-        else:
-            entry, name = self._entries["extend"], "extend"
-        entry.plan_name = name
-        return entry, {"T": tokens, "S": sequences, "M": self.max_blocks, "R": rows}
+        return {"T": tokens, "S": sequences, "M": self.max_blocks, "R": rows}
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks of the cache, in all layers: (from, to), one after the other."""
@@ -156,7 +177,8 @@ class Executor:
 
     def profile(self, batch: StepBatch) -> list[tuple[str, str, float]]:
         """Runs a batch launch by launch; returns (label, kernel, seconds) of each."""
-        entry, symbols = self._stage(batch)
+        entry = self._entries[self._entry_for(batch)]
+        symbols = self._stage(entry, batch)
         self.device.ready()
         entry.bind(symbols)
         rows = []
@@ -167,12 +189,17 @@ class Executor:
         return rows
 
 
+def _width(manifest: Manifest, name: str) -> int:
+    """Columns of an entry point's result."""
+    width = manifest.entries[name].width
+    return manifest.model.vocab_size if width is None else width
+
+
 class _BoundEntry:
     """An entry point with the integers of the batch shape that it was last bound to."""
 
     def __init__(self, plan: Plan, captured: CapturedPlan) -> None:
         self.plan = plan
-        self.plan_name = ""
         self.captured = captured
         self._bound: Mapping[str, int] = {}
         groups: dict[str, tuple[object, list[int]]] = {}

@@ -20,6 +20,7 @@ class StepLimits:
     context_length: int  # positions 0 … context_length − 1
     block_size: int
     num_blocks: int  # blocks that the cache has
+    hidden_size: int = 0  # H: columns of `embed`; 0 where there is no `embed`
 
 
 @dataclass
@@ -38,7 +39,7 @@ class StepBatch:
     block_table: (
         np.ndarray
     )  # [S, M] block of each block_size stretch of the context; unused entries are 0
-    sample_rows: np.ndarray  # [R] rows of `tokens` whose logits are wanted
+    sample_rows: np.ndarray  # [R] rows of `tokens` whose result is wanted
 
 
 class Executable(Protocol):
@@ -48,3 +49,8 @@ class Executable(Protocol):
 
     def step(self, batch: StepBatch) -> np.ndarray:
         """Runs a batch; returns logits float32[R, V], valid until the next step."""
+
+    def embed(self, batch: StepBatch) -> np.ndarray:
+        """Runs a batch; returns hidden states float32[R, H] after the last norm, valid until the
+        next step. R may be as large as max_tokens. UnsupportedError where there are none.
+        """

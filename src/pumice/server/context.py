@@ -26,11 +26,25 @@ def _is_marker(token: str) -> bool:
 
 
 class Embedder(Protocol):
-    """The seam for models whose step gives hidden states."""
+    """Who makes vectors of texts."""
 
     async def embed(self, ids: list[list[int]], pooling: Literal["mean", "last"]) -> np.ndarray:
         """Token ids of each text → float32[n, hidden], each row of length 1."""
         ...
+
+
+class EngineEmbedder:
+    """The served model itself: a causal model's hidden states, pooled. Nothing is cached, so no
+    tenant sees another's.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def embed(self, ids: list[list[int]], pooling: Literal["mean", "last"]) -> np.ndarray:
+        import numpy as np
+
+        return np.stack(await self._engine.embed(ids, pooling))
 
 
 class ServerContext:
@@ -39,7 +53,7 @@ class ServerContext:
     template: None when the model has none; it then only completes texts. model_info: what is known
     of the model for /api/show and /v1/models. family: how it writes calls. hidden: its control
     tokens. shows_control: parsers look for some of them. draining: the server is about to end, and
-    takes nothing new. embedder: None when the step has no hidden states.
+    takes nothing new. embedder: None takes the model, if it has hidden states: 501 if not.
     """
 
     def __init__(
@@ -68,6 +82,8 @@ class ServerContext:
         self.hidden = frozenset(tokenizer.control_tokens)
         self.shows_control = any(_is_marker(token) for token in self.hidden)
         self.metrics = Metrics(engine, self.name)
+        if embedder is None and engine.engine.limits.hidden_size:
+            embedder = EngineEmbedder(engine)
         self.embedder = embedder
         self.store = ResponseStore(settings.max_stored, settings.max_stored_bytes)
         self.created = int(time.time())

@@ -20,8 +20,9 @@ class ServerSettings:
 
     Limits: max_body bytes of a request; max_prompt_chars of its text; max_json_depth levels;
     max_stops strings of max_stop_chars; max_schema_bytes of a JSON schema or a grammar; max_tools;
-    max_choices (`n`, and prompts × n); max_image_url characters of a link or data URL; max_stored
-    answers (and max_stored_bytes) of /v1/responses, the oldest go first.
+    max_choices (`n`, and prompts × n); max_embeddings of a request; max_image_url characters of a
+    link or data URL; max_stored answers (and max_stored_bytes) of /v1/responses, the oldest go
+    first.
 
     Seconds: header_timeout for a request's head, body_timeout for its body, write_timeout for a
     reader that takes nothing, keep_alive for an idle connection, drain_timeout for what runs when
@@ -41,6 +42,7 @@ class ServerSettings:
     max_schema_bytes: int = 256 << 10
     max_tools: int = 128
     max_choices: int = 64
+    max_embeddings: int = 2048
     max_image_url: int = 8 << 20
     max_stored: int = 1000
     max_stored_bytes: int = 64 << 20
@@ -65,8 +67,8 @@ class ServerSettings:
                 )
         for field in (
             "max_body", "max_prompt_chars", "max_json_depth", "max_stops", "max_stop_chars",
-            "max_schema_bytes", "max_tools", "max_choices", "max_image_url", "header_timeout",
-            "body_timeout", "write_timeout", "keep_alive", "ping",
+            "max_schema_bytes", "max_tools", "max_choices", "max_embeddings", "max_image_url",
+            "header_timeout", "body_timeout", "write_timeout", "keep_alive", "ping",
         ):  # fmt: skip
             if getattr(self, field) <= 0:
                 raise UsageError(f"{field} is {getattr(self, field)}; it must be above 0")

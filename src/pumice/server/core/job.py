@@ -49,7 +49,7 @@ class Job:
     grammar: what the text of an answer must look like. template: further variables of the template.
     truncate: leave out the oldest messages (or tokens) of a conversation (or prompt) that does not
     fit, instead of refusing it. salt: whose prefix cache. reserve: tokens of output that truncation
-    leaves room for.
+    leaves room for. generates: False for a prompt that is embedded, and needs no room for more.
     """
 
     messages: tuple[Message, ...] = ()
@@ -68,3 +68,4 @@ class Job:
     echo_special: bool = False
     continue_final: bool = False
     salt: bytes = b""
+    generates: bool = True

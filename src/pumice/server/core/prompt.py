@@ -80,6 +80,8 @@ def _plain(context: ServerContext, job: Job) -> PromptIds:
             raise bad_request(
                 f"the prompt holds token id {token}; allowed: 0 to {vocabulary - 1}", "prompt"
             )
+    if not job.generates:
+        return _embedded(context, job, ids)
     keep = job.keep_last
     if keep is not None and len(ids) > keep:
         return PromptIds(ids[len(ids) - keep :], len(ids) - keep)
@@ -89,6 +91,16 @@ def _plain(context: ServerContext, job: Job) -> PromptIds:
         raise too_long(context, len(ids))
     keep = max(1, context.room - _reserve(context, job))
     return PromptIds(ids[len(ids) - keep :], len(ids) - keep)
+
+
+def _embedded(context: ServerContext, job: Job, ids: list[int]) -> PromptIds:
+    """Truncation keeps the beginning here: it is a text's, and nothing goes on at its end."""
+    room = context.room
+    if len(ids) <= room:
+        return PromptIds(ids)
+    if not job.truncate:
+        raise ContextLengthError(f"the input has {len(ids):,} tokens; the context holds {room:,}")
+    return PromptIds(ids[:room], len(ids) - room)
 
 
 def _reserve(context: ServerContext, job: Job) -> int:

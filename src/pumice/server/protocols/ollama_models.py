@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
+import time
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,12 +13,10 @@ from starlette.responses import Response
 from pumice._version import __version__
 from pumice.server.body import json_router
 from pumice.server.context import ServerContext
-from pumice.server.core.job import Job
-from pumice.server.core.prompt import encode
+from pumice.server.core.embed import embed as embed_texts
 from pumice.server.errors import bad_request
-from pumice.server.protocols.fields import Fields, check_choices, check_model
-from pumice.server.protocols.openai_embeddings import embedder_of
-from pumice.server.responses import json_answer
+from pumice.server.protocols.fields import Fields, check_model
+from pumice.server.responses import json_answer, unless_gone
 
 
 class ShowRequest(Fields):
@@ -33,7 +31,7 @@ class EmbedRequest(Fields):
     truncate: bool | None = None
     options: dict[str, Any] | None = None
     keep_alive: float | str | None = None
-    dimensions: None = Field(None, description="Vectors are not cut.")
+    dimensions: int | None = Field(None, ge=1, description="The model's own width, or nothing.")
 
 
 class EmbeddingsRequest(Fields):
@@ -87,6 +85,8 @@ def make_router(context: ServerContext) -> APIRouter:
             raise bad_request("model is missing", "model")
         check_model(context, name)
         family = details["family"]
+        hidden = context.engine.engine.limits.hidden_size
+        width = {f"{family}.embedding_length": hidden} if hidden else {}
         capabilities = ["completion"]
         if "tools" in (context.tokenizer.chat_template or ""):
             capabilities.append("tools")
@@ -103,39 +103,37 @@ def make_router(context: ServerContext) -> APIRouter:
                 "general.architecture": family,
                 "general.parameter_count": int(info.get("parameters", 0)),
                 f"{family}.context_length": int(info.get("context_length", context.room)),
+                **width,
             },
             "capabilities": capabilities,
         }
 
     @router.post("/api/embed", summary="Vectors of texts.")
     async def embed(request: Request, body: EmbedRequest) -> Response:
+        begun = time.perf_counter_ns()
         check_model(context, body.model)
         texts = [body.input] if isinstance(body.input, str) else body.input
-        vectors, count = await _embed(context, texts, request.state.salt)
+        work = embed_texts(
+            context, texts, dimensions=body.dimensions, truncate=body.truncate is True
+        )
+        vectors, count = await unless_gone(request, work)
         return json_answer(
-            {"model": context.name, "embeddings": vectors, "prompt_eval_count": count}
+            {
+                "model": context.name,
+                "embeddings": vectors.tolist(),
+                "total_duration": time.perf_counter_ns() - begun,
+                "load_duration": 0,
+                "prompt_eval_count": count,
+            }
         )
 
     @router.post("/api/embeddings", summary="The vector of a text, as older clients ask.")
     async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
         check_model(context, body.model)
-        vectors, _ = await _embed(context, [body.prompt], request.state.salt)
-        return json_answer({"embedding": vectors[0]})
+        vectors, _ = await unless_gone(request, embed_texts(context, [body.prompt]))
+        return json_answer({"embedding": vectors[0].tolist()})
 
     return router
-
-
-async def _embed(
-    context: ServerContext, texts: list[str], salt: bytes
-) -> tuple[list[list[float]], int]:
-    embedder = embedder_of(context)
-    check_choices(context, len(texts), "input")
-    ids = [
-        (await asyncio.to_thread(encode, context, Job(prompt=text, salt=salt))).ids
-        for text in texts
-    ]
-    vectors = await embedder.embed(ids, "last")
-    return vectors.tolist(), sum(map(len, ids))
 
 
 def _short(count: int) -> str:

@@ -7,11 +7,15 @@ from typing import Any
 from fastapi import APIRouter
 
 from pumice.server.context import ServerContext
+from pumice.server.core.embed import DEFAULT_POOLING
 from pumice.server.errors import ApiError
 
 
 def make_router(context: ServerContext) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
+    hidden = context.engine.engine.limits.hidden_size
+    # A causal model, so what it makes is not what a model trained for embeddings makes.
+    embeddings = {"model": "causal", "pooling": DEFAULT_POOLING, "dimensions": hidden}
 
     def entry(name: str) -> dict[str, Any]:
         return {
@@ -21,6 +25,7 @@ def make_router(context: ServerContext) -> APIRouter:
             "owned_by": "pumice",
             "root": context.name,
             "max_model_len": context.room,
+            "embeddings": embeddings if hidden else None,
         }
 
     @router.get("/v1/models", summary="What is served.")
