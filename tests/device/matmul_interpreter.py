@@ -1,68 +1,16 @@
-"""Cases of matrix products in Triton's interpreter, which is taught to multiply bfloat16 and 8-bit
-floats as numbers (it keeps bfloat16 as the integers of its bits, and would multiply those).
-"""
+"""Cases of matrix products in Triton's interpreter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-import ml_dtypes
 import numpy as np
-import triton.language as tl
-from triton.runtime import interpreter
-from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 from triton_harness import interpret, make_problem, poisoned, relative_error, run_case, to_torch
 
 from pumice.operators.base import OperatorSpec
 from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel
 from pumice.targets import Target
-
-_TYPES = {
-    tl.bfloat16: ml_dtypes.bfloat16,
-    tl.float8e4nv: ml_dtypes.float8_e4m3fn,
-    tl.float8e4b8: ml_dtypes.float8_e4m3fnuz,
-}
-
-
-def _numbers(handle: Any) -> np.ndarray:
-    kind = _TYPES.get(handle.dtype.scalar)
-    return handle.data if kind is None else handle.data.view(kind).astype(np.float32)
-
-
-def _dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, imprecise: Any) -> TensorHandle:
-    product = np.matmul(_numbers(a), _numbers(b), dtype=d.data.dtype)
-    return TensorHandle(product + d.data, d.dtype.scalar)
-
-
-class _Launch:
-    """What one launch changed in Triton's language, nested functions included. The interpreter
-    itself leaves the changes of nested functions behind, and then nothing compiles any more."""
-
-    open: ClassVar[dict[int, Any]] = {}
-
-    def __init__(self, scope: Any) -> None:
-        self.scope = scope
-
-    def restore(self) -> None:
-        for scope in reversed(self.open.values()):
-            scope.restore()
-        self.open.clear()
-        self.scope.restore()
-
-
-def _call(self: InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
-    """A nested function: its module's view of the language is changed once a launch."""
-    module = id(self.fn.__globals__)
-    if module not in _Launch.open:
-        _Launch.open[module] = _patch_lang(self.fn)
-    return self.rewrite()(*args, **kwargs)
-
-
-_patch_lang = interpreter._patch_lang
-interpreter._patch_lang = lambda fn: _Launch(_patch_lang(fn))
-InterpretedFunction.__call__ = _call
-InterpreterBuilder.create_dot = _dot
 
 
 def tolerance(spec: OperatorSpec, attrs: Mapping[str, Any], dtype: str) -> float:

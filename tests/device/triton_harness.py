@@ -88,8 +88,10 @@ def _dot(self: Any, a: Any, b: Any, total: Any, *_: Any) -> Any:
     names = {triton_name: name for name, triton_name in TRITON_NAMES.items()}
 
     def wide(operand: Any) -> np.ndarray:
+        if operand.dtype.is_int():
+            return np.asarray(operand.data, np.int32)
         values = np.ascontiguousarray(operand.data).view(numpy_dtype(names[operand.dtype.name]))
-        return values.astype(np.int32 if values.dtype.kind in "iu" else np.float32)
+        return values.astype(np.float32)
 
     product = np.matmul(wide(a), wide(b), dtype=total.data.dtype)
     return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
