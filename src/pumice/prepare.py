@@ -7,6 +7,7 @@ the artifact takes its name only when it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -20,7 +21,7 @@ from typing import Any
 from pumice import errors
 from pumice._version import __version__
 from pumice.errors import CompileError, PumiceError, StorageError
-from pumice.files import locked, make_directory
+from pumice.files import atomic_write_text, locked
 from pumice.targets import Target, get_target
 from pumice.targets.detect import detect_cpu
 
@@ -110,13 +111,8 @@ def file_digest(path: Path, cache_dir: Path) -> str:
             while chunk := handle.read(1 << 22):
                 digest.update(chunk)
     value = digest.hexdigest()
-    make_directory(memo.parent)
-    temporary = memo.with_name(f"{memo.name}.{id(memo)}.tmp")
-    try:
-        temporary.write_text(value)
-        temporary.replace(memo)
-    except OSError:  # a memo is a convenience: a read-only cache only makes the next start slower
-        temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a read-only cache only makes the next start slower
+        atomic_write_text(memo, value)
     return value
 
 
