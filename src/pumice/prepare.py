@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -187,6 +188,7 @@ def _compile_in_child(
         "output": str(final),
         "options": settings.compile_options() | {"workers": settings.workers},
         "quiet": settings.quiet,
+        "parent": os.getpid(),
     }
     child = subprocess.Popen(
         [sys.executable, "-m", "pumice.compile_worker"],
@@ -196,12 +198,9 @@ def _compile_in_child(
     )
     try:
         answer, _ = child.communicate(json.dumps(job))
-    except KeyboardInterrupt:
-        child.wait()  # the terminal's Ctrl-C reached the child too: it removes what it has begun
-        raise
     except BaseException:
-        child.terminate()
-        child.wait()
+        child.terminate()  # an interrupt may have been sent to this process alone
+        child.wait()  # it removes what it has begun
         raise
     if child.returncode == 130:
         raise KeyboardInterrupt

@@ -265,3 +265,21 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_command_alone_ends_its_compiler_too(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "pumice", "compile", "--random-weights", "tinyllama-1.1b"]
+    process = subprocess.Popen(
+        [*command, "--cache-dir", str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while "generate code" not in process.stderr.readline():
+        assert process.poll() is None
+    assert list((tmp_path / "artifacts").iterdir())
+    process.send_signal(number)
+    process.communicate(timeout=60)  # until the compiler has closed its end too
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert list((tmp_path / "artifacts").iterdir()) == []
