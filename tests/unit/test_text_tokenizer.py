@@ -204,6 +204,8 @@ def test_ids_outside_and_half_characters() -> None:
         ours.token_bytes(-1)
     with pytest.raises(UsageError, match="half a surrogate pair at character 2"):
         ours.encode("ab\ud83dcd", add_special=False, parse_special=False)
+    with pytest.raises(UsageError, match="not UTF-8: it holds the byte 0xe9 after 'caf'"):
+        ours.encode("caf\udce9", add_special=False, parse_special=False)
     with pytest.raises(UsageError, match="a text is a string; got list"):
         ours.encode(["a"], add_special=False, parse_special=False)  # type: ignore[arg-type]
 
