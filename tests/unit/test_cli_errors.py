@@ -244,6 +244,39 @@ def test_a_bad_environment_is_an_error_too() -> None:
     assert "PUMICE_CACHE is 'relative'" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", ["pull --list", "--version", "inspect {}", "run"])
+def test_output_that_cannot_be_written(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    line = f"{sys.executable} -m pumice {arguments.format(tmp_path)}"
+    closed = subprocess.run(
+        f"{line} <&- >&-", shell=True, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in closed.stderr
+    full = subprocess.run(
+        f"{line} < /dev/null > /dev/full", shell=True, stderr=subprocess.PIPE, text=True,
+        check=False,
+    )  # fmt: skip
+    if closed.returncode:  # the command's own failure, whose message is on standard error
+        assert (closed.returncode, closed.stderr) == (full.returncode, full.stderr)
+        return
+    assert full.returncode == 7
+    assert full.stderr == "error: the output cannot be written: No space left on device\n"
+    gone = subprocess.run(
+        f"set -o pipefail; {line} | true", shell=True, stderr=subprocess.PIPE, text=True,
+        check=False, executable="/bin/bash",
+    )  # fmt: skip
+    assert gone.returncode == 1 and gone.stderr == ""
+
+
+def test_output_in_another_encoding(tmp_path: Path) -> None:
+    from reference.tiny import make_tiny
+
+    folder = tmp_path / "modèle"
+    make_tiny("llama", folder)
+    done = _process("inspect", str(folder), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "mod?le" in done.stdout, done.stderr
+
+
 def test_version_and_help() -> None:
     from pumice import __version__
 
