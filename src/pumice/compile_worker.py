@@ -18,11 +18,15 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
+def _nothing(_signal: int, _frame: Any) -> None:
+    pass
+
+
 def _interrupt(_signal: int, _frame: Any) -> None:
     """The first one counts: a second (the terminal's and the parent's) must not break into what
     removes the rests."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _nothing)  # not SIG_IGN, of which Python warns when one is pending
     raise KeyboardInterrupt
 
 

@@ -193,7 +193,7 @@ def test_a_model_that_does_not_fit(cache: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_damaged_artifact(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema": 999}')
     failed(run("inspect", tmp_path), 9, "schema 999")
-    failed(run("bench", tmp_path, "--cache-dir", cache), 9, "schema 999")
+    failed(run("bench", tmp_path, "--cache-dir", cache), 9, "schema 999", "--rebuild")
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
@@ -316,3 +316,22 @@ def test_a_signal_to_the_command_alone_ends_its_compiler_too(
     process.communicate(timeout=60)  # until the compiler has closed its end too
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert list((tmp_path / "artifacts").iterdir()) == []
+
+
+def test_a_second_signal_leaves_the_compiler_in_peace() -> None:
+    code = """
+import os, signal
+from pumice.compile_worker import _interrupt
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, _interrupt)
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+for number in (signal.SIGINT, signal.SIGTERM):
+    os.kill(os.getpid(), number)
+try:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+except KeyboardInterrupt:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("whole")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("whole\n", "")
