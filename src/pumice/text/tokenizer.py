@@ -87,7 +87,7 @@ class Tokenizer:
         except Exception as error:  # the library raises a bare Exception for a damaged file
             raise ArtifactError(
                 f"the tokenizer of {directory} cannot be read: {error}",
-                hint="Compile the model again with `pumice compile`.",
+                hint="Compile the model again: pumice compile MODEL --rebuild",
             ) from None
         return Tokenizer(inner, settings)
 
