@@ -196,6 +196,11 @@ def test_a_damaged_artifact(tmp_path: Path, cache: Path) -> None:
     failed(run("bench", tmp_path, "--cache-dir", cache), 9, "schema 999", "--rebuild")
 
 
+@pytest.mark.parametrize("option", ["--cache-dir", "--output", "--dump"])
+def test_a_folder_without_a_name(option: str) -> None:
+    failed(run("compile", option, ""), 2, option, "it is empty")
+
+
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = run("compile", "--random-weights", "llama-2-7b", "--cache-dir", tmp_path / "file")
