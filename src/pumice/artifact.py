@@ -25,6 +25,7 @@ from typing import Any
 from pumice.errors import ArtifactError
 
 SCHEMA = 1
+_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 Expr = Any  # int | str | list[Expr]; recursive aliases are beyond Python 3.10's mypy
 
 
@@ -177,17 +178,17 @@ class Manifest:
         except FileNotFoundError:
             raise ArtifactError(f"{path.parent} is no artifact: it has no {path.name}") from None
         except (OSError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be read: {error}") from None
+            raise ArtifactError(f"{path} cannot be read: {error}", hint=_AGAIN) from None
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             found = data.get("schema") if isinstance(data, dict) else None
             raise ArtifactError(
                 f"{path} has schema {found!r}; this version reads {SCHEMA}",
-                hint="Compile the model again with `pumice compile`.",
+                hint=_AGAIN,
             )
         try:
             return _manifest(data)
         except (KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{path} is damaged: {error!r}") from None
+            raise ArtifactError(f"{path} is damaged: {error!r}", hint=_AGAIN) from None
 
 
 def _argument(value: Any) -> Any:

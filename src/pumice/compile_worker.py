@@ -7,20 +7,50 @@ raises that exception again.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def _nothing(_signal: int, _frame: Any) -> None:
+    pass
+
 
 def _interrupt(_signal: int, _frame: Any) -> None:
+    """The first one counts: a second (the terminal's and the parent's) must not break into what
+    removes the rests."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _nothing)  # not SIG_IGN, of which Python warns when one is pending
     raise KeyboardInterrupt
 
 
+def _end_with(parent: int) -> None:
+    """Has the kernel send SIGTERM when the parent is gone, killed for instance: nobody would take
+    the result."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:
+        raise KeyboardInterrupt
+
+
 def main() -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` and shells ask for
+                signal.signal(number, _interrupt)
+        return _work()
+    except KeyboardInterrupt:
+        return 130
+
+
+def _work() -> int:
     job = json.load(sys.stdin)
+    _end_with(job["parent"])
     from pumice.errors import PumiceError
 
     try:
@@ -41,8 +71,6 @@ def main() -> int:
         failure = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
         print(json.dumps(failure), flush=True)
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

@@ -102,5 +102,6 @@ def atomic_write_text(path: Path, text: str) -> None:
         work.write_text(text)
         os.replace(work, path)
     except OSError as error:
-        work.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only disk refuses this too
+            work.unlink()
         raise storage_error(error, path) from error

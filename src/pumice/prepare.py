@@ -7,9 +7,11 @@ the artifact takes its name only when it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from typing import Any
 from pumice import errors
 from pumice._version import __version__
 from pumice.errors import CompileError, PumiceError, StorageError
-from pumice.files import locked, make_directory
+from pumice.files import atomic_write_text, locked
 from pumice.targets import Target, get_target
 from pumice.targets.detect import detect_cpu
 
@@ -110,13 +112,8 @@ def file_digest(path: Path, cache_dir: Path) -> str:
             while chunk := handle.read(1 << 22):
                 digest.update(chunk)
     value = digest.hexdigest()
-    make_directory(memo.parent)
-    temporary = memo.with_name(f"{memo.name}.{id(memo)}.tmp")
-    try:
-        temporary.write_text(value)
-        temporary.replace(memo)
-    except OSError:  # a memo is a convenience: a read-only cache only makes the next start slower
-        temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a read-only cache only makes the next start slower
+        atomic_write_text(memo, value)
     return value
 
 
@@ -191,6 +188,7 @@ def _compile_in_child(
         "output": str(final),
         "options": settings.compile_options() | {"workers": settings.workers},
         "quiet": settings.quiet,
+        "parent": os.getpid(),
     }
     child = subprocess.Popen(
         [sys.executable, "-m", "pumice.compile_worker"],
@@ -200,12 +198,9 @@ def _compile_in_child(
     )
     try:
         answer, _ = child.communicate(json.dumps(job))
-    except KeyboardInterrupt:
-        child.wait()  # the terminal's Ctrl-C reached the child too: it removes what it has begun
-        raise
     except BaseException:
-        child.terminate()
-        child.wait()
+        child.terminate()  # an interrupt may have been sent to this process alone
+        child.wait()  # it removes what it has begun
         raise
     if child.returncode == 130:
         raise KeyboardInterrupt

@@ -63,7 +63,7 @@ def test_unknown_symbol_and_damaged_library(library: Path, tmp_path: Path) -> No
         KernelLibrary(library).function("no_such_kernel")
     broken = tmp_path / "model.so"
     broken.write_bytes(b"not a library")
-    with pytest.raises(DeviceError, match=r"model\.so cannot be loaded"):
+    with pytest.raises(ArtifactError, match=r"model\.so cannot be loaded"):
         KernelLibrary(broken)
 
 

@@ -44,6 +44,7 @@ def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--target", "sm_90"], "AMD's architectures are emulated"),
         (["--target", "gfx9999"], "unknown"),
+        ([], "neither --device nor --target is given"),
         (["--device", "vulkan"], "allowed: cpu, rocm, cuda"),
         (["--device", "rocm", "--target", "gfx1100"], "--device and --target are given"),
         (["--target", "gfx1100", "--operator", "sort"], "no GPU kernels"),

@@ -193,7 +193,12 @@ def test_a_model_that_does_not_fit(cache: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_damaged_artifact(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema": 999}')
     failed(run("inspect", tmp_path), 9, "schema 999")
-    failed(run("bench", tmp_path, "--cache-dir", cache), 9, "schema 999")
+    failed(run("bench", tmp_path, "--cache-dir", cache), 9, "schema 999", "--rebuild")
+
+
+@pytest.mark.parametrize("option", ["--cache-dir", "--output", "--dump"])
+def test_a_folder_without_a_name(option: str) -> None:
+    failed(run("compile", option, ""), 2, option, "it is empty")
 
 
 def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
@@ -244,6 +249,39 @@ def test_a_bad_environment_is_an_error_too() -> None:
     assert "PUMICE_CACHE is 'relative'" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", ["pull --list", "--version", "inspect {}", "run"])
+def test_output_that_cannot_be_written(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    line = f"{sys.executable} -m pumice {arguments.format(tmp_path)}"
+    closed = subprocess.run(
+        f"{line} <&- >&-", shell=True, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in closed.stderr
+    full = subprocess.run(
+        f"{line} < /dev/null > /dev/full", shell=True, stderr=subprocess.PIPE, text=True,
+        check=False,
+    )  # fmt: skip
+    if closed.returncode:  # the command's own failure, whose message is on standard error
+        assert (closed.returncode, closed.stderr) == (full.returncode, full.stderr)
+        return
+    assert full.returncode == 7
+    assert full.stderr == "error: the output cannot be written: No space left on device\n"
+    gone = subprocess.run(
+        f"set -o pipefail; {line} | true", shell=True, stderr=subprocess.PIPE, text=True,
+        check=False, executable="/bin/bash",
+    )  # fmt: skip
+    assert gone.returncode == 1 and gone.stderr == ""
+
+
+def test_output_in_another_encoding(tmp_path: Path) -> None:
+    from reference.tiny import make_tiny
+
+    folder = tmp_path / "modèle"
+    make_tiny("llama", folder)
+    done = _process("inspect", str(folder), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "mod?le" in done.stdout, done.stderr
+
+
 def test_version_and_help() -> None:
     from pumice import __version__
 
@@ -265,3 +303,40 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_command_alone_ends_its_compiler_too(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "pumice", "compile", "--random-weights", "tinyllama-1.1b"]
+    process = subprocess.Popen(
+        [*command, "--cache-dir", str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    while "generate code" not in process.stderr.readline():
+        assert process.poll() is None
+    assert list((tmp_path / "artifacts").iterdir())
+    process.send_signal(number)
+    process.communicate(timeout=60)  # until the compiler has closed its end too
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert list((tmp_path / "artifacts").iterdir()) == []
+
+
+def test_a_second_signal_leaves_the_compiler_in_peace() -> None:
+    code = """
+import os, signal
+from pumice.compile_worker import _interrupt
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, _interrupt)
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+for number in (signal.SIGINT, signal.SIGTERM):
+    os.kill(os.getpid(), number)
+try:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+except KeyboardInterrupt:
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("whole")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("whole\n", "")

@@ -88,3 +88,18 @@ def test_inspect(artifact: str, smollm2_gguf: Path) -> None:
     assert row["architecture"] == "llama" and len(row["tensors"]) == 272
     assert [t["format"] for t in row["types"]] == ["q4_1", "q8_0", "f32"]
     assert "q4_1" in _run("inspect", str(smollm2_gguf), "--tensors")
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("name", ["model.so", "weights.safetensors", "generation.json"])
+def test_a_damaged_part_of_an_artifact(
+    name: str, there: bool, artifact: str, tmp_path: Path
+) -> None:
+    for part in Path(artifact).iterdir():
+        (tmp_path / part.name).symlink_to(part)
+    (tmp_path / name).unlink()
+    if there:
+        (tmp_path / name).write_bytes(Path(artifact, name).read_bytes()[:100])
+    result = CliRunner().invoke(app, ["run", "x", "-m", str(tmp_path), "-n", "1"])
+    assert result.exit_code == 9, result.output
+    assert str(tmp_path) in result.stderr and "--rebuild" in result.stderr

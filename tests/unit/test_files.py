@@ -3,6 +3,7 @@ at once."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pumice.errors import StorageError
-from pumice.files import atomic_directory, locked, require_space
+from pumice.files import atomic_directory, atomic_write_text, locked, require_space
+from pumice.prepare import file_digest
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -66,3 +68,19 @@ def test_storage_errors_have_a_next_step(tmp_path: Path) -> None:
         pass
     with pytest.raises(StorageError, match="are needed"):
         require_space(tmp_path, 1 << 60)
+
+
+def test_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    digest = file_digest(model, tmp_path / "writable")
+    (tmp_path / "cache").mkdir()
+    for name in ("write_text", "mkdir", "unlink"):  # unlink fails for files that are not there too
+        monkeypatch.setattr(Path, name, refuse)
+    assert file_digest(model, tmp_path / "cache") == digest
+    assert file_digest(model, tmp_path / "writable") == digest
+    with pytest.raises(StorageError, match="Read-only"):
+        atomic_write_text(tmp_path / "text", "x")

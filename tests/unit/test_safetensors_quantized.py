@@ -179,6 +179,15 @@ def test_interruption_leaves_nothing(
     assert [p.name for p in tmp_path.iterdir()] == ["float"]
 
 
+def test_nothing_to_quantize(directory: Path, tmp_path: Path) -> None:
+    narrow = {"a.weight": np.ones((4, 20), np.float32), "norm.weight": np.ones(20, np.float32)}
+    save_file(narrow, directory / "model.safetensors")
+    with pytest.raises(UnsupportedError, match="a multiple of 32"):
+        write_quantized(directory, "q4f16_1", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    write_quantized(directory, "f16", tmp_path / "out")
+
+
 def test_no_space(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)

@@ -181,6 +181,17 @@ def test_directory_errors(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "nonsense"}}')
     with pytest.raises(ModelFileError, match="damaged"):
         Tokenizer.from_directory(tmp_path)
+    for content in ("{}", '{"added_tokens": 3}'):
+        (tmp_path / "tokenizer.json").write_text(content)
+        with pytest.raises(ModelFileError, match=r"tokenizer\.json.* is damaged"):
+            Tokenizer.from_directory(tmp_path)
+    for settings in (
+        {"tokenizer_config": {"chat_template": [3]}, "generation_config": {}},
+        {"tokenizer_config": {"added_tokens_decoder": [1]}, "generation_config": {}},
+        {"tokenizer_config": {}, "generation_config": {"eos_token_id": "x"}},
+    ):
+        with pytest.raises(ModelFileError, match=r"config\.json is damaged"):
+            Tokenizer.from_directory(checkpoint(tmp_path, **settings))
     config = {"add_bos_token": True}
     with pytest.raises(ModelFileError, match="does not name it"):
         Tokenizer.from_directory(
@@ -204,6 +215,8 @@ def test_ids_outside_and_half_characters() -> None:
         ours.token_bytes(-1)
     with pytest.raises(UsageError, match="half a surrogate pair at character 2"):
         ours.encode("ab\ud83dcd", add_special=False, parse_special=False)
+    with pytest.raises(UsageError, match="not UTF-8: it holds the byte 0xe9 after 'caf'"):
+        ours.encode("caf\udce9", add_special=False, parse_special=False)
     with pytest.raises(UsageError, match="a text is a string; got list"):
         ours.encode(["a"], add_special=False, parse_special=False)  # type: ignore[arg-type]
 

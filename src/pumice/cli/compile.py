@@ -27,6 +27,8 @@ def command(
         typer.Option(
             "--output",
             "-o",
+            parser=options.directory,
+            metavar="<path>",
             help="The artifact's directory. [default: in the cache]",
             show_default=False,
         ),
@@ -35,6 +37,8 @@ def command(
         Path | None,
         typer.Option(
             "--dump",
+            parser=options.directory,
+            metavar="<path>",
             help="Write every phase into this directory: graphs, kernel choice with reasons, "
             "TensorIR, plan, assembly.",
             show_default=False,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from typing import NoReturn
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -11,6 +13,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 def main() -> None:
     """Runs `pumice`; ends the process with the command's exit status."""
     try:
+        _mend_streams()
         from pumice.cli.app import app
 
         app(prog_name="pumice")
@@ -20,7 +23,51 @@ def main() -> None:
     except SystemExit as status:
         if status.code == INTERRUPTED:
             _leave()
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            _end_without_output(error)
         raise
+    except OSError as error:
+        if "--debug" in sys.argv:
+            raise
+        _end_without_output(error)
+
+
+def _mend_streams() -> None:
+    """Streams that were closed (`>&-`) are read as empty and written to nowhere. Bytes that are no
+    UTF-8, in file names for instance, go through as they came; what another encoding lacks is `?`.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # takes 0, 1, 2
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+        elif name == "stdin" or (name == "stdout" and stream.encoding.lower() == "utf-8"):
+            stream.reconfigure(errors="surrogateescape")
+        elif name == "stdout":
+            stream.reconfigure(errors="replace")
+
+
+def _end_without_output(error: OSError) -> NoReturn:
+    """Ends after output that could not be written (a full disk, a pipe without a reader), or
+    another failure of a file that no command expects.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:  # Python would try once more when it ends, and complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:  # as `| head` does: no failure of ours
+        sys.exit(1)
+    from pumice.cli.console import print_error
+    from pumice.errors import StorageError
+
+    reason = error.strerror or str(error)
+    if error.filename is None:  # of a stream that was open before
+        failure = StorageError(f"the output cannot be written: {reason}")
+    else:
+        failure = StorageError(f"{error.filename}: {reason}")
+    print_error(failure)
+    sys.exit(failure.exit_code)
 
 
 def _leave() -> None:

@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+
+def directory(text: str) -> Path:
+    """A folder's name. An empty one, of a variable that is not set, would be the folder one is
+    in.
+    """
+    if not str(text):
+        raise typer.BadParameter("it is empty")
+    return Path(text)
+
+
 MODEL_HELP = (
     "A catalogue name, hf:org/name, a .gguf file, a directory of safetensors or an artifact. "
     "[default: smollm2-135m]"
@@ -54,10 +64,13 @@ ActivationsOption = Annotated[
         help="Of quantized products: int16 (15 bits), int8 (faster, coarser) or float32 (exact).",
     ),
 ]
+
 CacheDirOption = Annotated[
     Path | None,
     typer.Option(
         "--cache-dir",
+        parser=directory,
+        metavar="<path>",
         help="Downloads and compiled models. [default: $PUMICE_CACHE or ~/.cache/pumice]",
         show_default=False,
     ),

@@ -25,6 +25,8 @@ def command(
         typer.Option(
             "--output",
             "-o",
+            parser=options.directory,
+            metavar="<path>",
             help="Folder of the rows. [default: in the cache, where they are found again]",
             show_default=False,
         ),

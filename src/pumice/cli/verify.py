@@ -100,6 +100,11 @@ def _device(device: str, target: str) -> tuple[str, str]:
         return f"rocm:sanitized-{target}", target
     if device.split(":")[0] in ("rocm", "cuda"):
         return device, ""
+    if not device:
+        raise UsageError(
+            "neither --device nor --target is given",
+            hint="--device rocm is this machine's GPU, --target gfx1100 an emulated card.",
+        )
     raise UsageError(
         f"--device is {device!r}; allowed: cpu, rocm, cuda, with an optional :N",
         hint="Without a GPU, `pumice verify --target gfx1100` runs an emulated card.",

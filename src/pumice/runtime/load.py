@@ -47,7 +47,13 @@ def load(
     if num_blocks < 1:
         raise UsageError(f"num_blocks is {num_blocks}; it must be at least 1")
     arena = max(plan.arena_bytes for plan in manifest.entries.values())
-    weights = (directory / "weights.safetensors").stat().st_size
+    try:
+        weights = (directory / "weights.safetensors").stat().st_size
+    except OSError as error:
+        raise ArtifactError(
+            f"{directory} has no weights.safetensors: {error.strerror}",
+            hint="Compile the model again: pumice compile MODEL --rebuild",
+        ) from None
     need = weights + num_blocks * cache.bytes_per_block() + arena
     free = available_bytes()
     if free is not None and need > free:

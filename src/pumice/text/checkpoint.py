@@ -13,7 +13,7 @@ from typing import Any
 
 import tokenizers
 
-from pumice.errors import ModelFileError, UnsupportedError
+from pumice.errors import ModelFileError, PumiceError, UnsupportedError
 from pumice.text.end_tokens import end_ids
 from pumice.text.settings import SAMPLING_KEYS, TextSettings
 
@@ -24,21 +24,34 @@ _PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "specia
 def read_directory(directory: Path) -> tuple[tokenizers.Tokenizer, TextSettings]:
     """The library's tokenizer and the settings around it."""
     data = _json(directory / "tokenizer.json")
-    if not data:
+    if not data and not (directory / "tokenizer.json").exists():
         raise UnsupportedError(
             f"{directory} has no tokenizer.json",
             hint="A SentencePiece tokenizer.model alone is not read: save the tokenizer with "
             "Transformers, which writes tokenizer.json.",
         )
     config = _json(directory / "tokenizer_config.json")
-    _merge_added(data, config)
+    try:
+        _merge_added(data, config)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise _damaged(directory, "tokenizer.json or tokenizer_config.json", error) from None
     try:
         inner = tokenizers.Tokenizer.from_str(json.dumps(data))
     except Exception as error:  # the library raises bare Exception
-        raise ModelFileError(f"{directory / 'tokenizer.json'} is damaged: {error}") from None
+        raise _damaged(directory, "tokenizer.json", error) from None
     inner.no_truncation()  # some files carry them; they would change what the template adds
     inner.no_padding()
-    return inner, _settings(directory, config, inner)
+    try:
+        return inner, _settings(directory, config, inner)
+    except PumiceError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError) as error:  # a value of another type
+        names = "tokenizer_config.json or generation_config.json"
+        raise _damaged(directory, names, error) from None
+
+
+def _damaged(directory: Path, names: str, error: Exception) -> ModelFileError:
+    return ModelFileError(f"{directory}: {names} is damaged: {error}")
 
 
 def _json(path: Path) -> dict[str, Any]:

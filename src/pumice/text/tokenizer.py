@@ -87,7 +87,7 @@ class Tokenizer:
         except Exception as error:  # the library raises a bare Exception for a damaged file
             raise ArtifactError(
                 f"the tokenizer of {directory} cannot be read: {error}",
-                hint="Compile the model again with `pumice compile`.",
+                hint="Compile the model again: pumice compile MODEL --rebuild",
             ) from None
         return Tokenizer(inner, settings)
 
@@ -194,6 +194,12 @@ def _no_text(text: Any) -> UsageError:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) - 0xDC00
+        if 0x80 <= byte <= 0xFF:  # PEP 383: a byte from outside that is no UTF-8
+            before = text[max(0, error.start - 20) : error.start]
+            return UsageError(
+                f"the text is not UTF-8: it holds the byte 0x{byte:02x} after {before!r}"
+            )
         return UsageError(
             f"the text holds half a surrogate pair at character {error.start}: "
             f"{text[error.start]!r} is no character"

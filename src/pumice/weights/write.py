@@ -77,6 +77,12 @@ def _plan(source: Quantized) -> list[tuple[str, list[PlannedTensor]]]:
 
 def _write(source: CheckpointSource, fmt: QuantFormat, final: Path, progress: Progress) -> None:
     converted = Quantized(source, fmt)
+    if fmt.affine and not any(converted.format(name).affine for name in converted.names()):
+        raise UnsupportedError(
+            f"no matrix of {source.path} can be {fmt.name}: rows of a multiple of {fmt.group} "
+            "weights are needed",
+            hint="--quant f16 takes any.",
+        )
     plan = _plan(converted)
     flat = [tensor for _, tensors in plan for tensor in tensors]
     make_directory(final.parent)

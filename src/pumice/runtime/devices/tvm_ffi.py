@@ -14,7 +14,7 @@ import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
-from pumice.errors import DeviceError
+from pumice.errors import ArtifactError, DeviceError
 
 # tvm/ffi/c_api.h: TVMFFITypeIndex
 _NONE, _INT, _POINTER, _RAW_STRING, _OBJECT = 0, 1, 4, 8, 64
@@ -155,7 +155,10 @@ class KernelLibrary:
         try:
             module = call(global_function("ffi.ModuleLoadFromFile"), str(path))
         except DeviceError as error:
-            raise DeviceError(f"{path} cannot be loaded: {error.message}") from None
+            raise ArtifactError(
+                f"{path} cannot be loaded: {error.message}",
+                hint="Compile the model again: pumice compile MODEL --rebuild",
+            ) from None
         assert isinstance(module, FfiObject)
         self._module = module
 
