@@ -291,11 +291,18 @@ def test_version_and_help() -> None:
         assert result.exit_code == 0 and "--help" in result.output
 
 
+def _hears_interrupts() -> None:
+    """In a child before it becomes the command: a test run in the background ignores Ctrl-C, and
+    what is ignored stays so."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_is_one_line_and_status_130(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pumice", "doctor", "--cache-dir", str(tmp_path / "cache")]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=_hears_interrupts,
+    )  # fmt: skip
     assert process.stderr is not None
     process.stderr.readline()  # the note that the kernels are being compiled
     time.sleep(0.5)
@@ -311,8 +318,9 @@ def test_a_signal_to_the_command_alone_ends_its_compiler_too(
 ) -> None:
     command = [sys.executable, "-m", "pumice", "compile", "--random-weights", "tinyllama-1.1b"]
     process = subprocess.Popen(
-        [*command, "--cache-dir", str(tmp_path)], stderr=subprocess.PIPE, text=True
-    )
+        [*command, "--cache-dir", str(tmp_path)], stderr=subprocess.PIPE, text=True,
+        preexec_fn=_hears_interrupts,
+    )  # fmt: skip
     assert process.stderr is not None
     while "generate code" not in process.stderr.readline():
         assert process.poll() is None
