@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pumice.dtypes import numpy_dtype
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import binary_key, build
-from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
+from pumice.operators.triton.plan import Problem
 from pumice.targets import Target, get_target
+from pumice.verify.runner import problem_of
+from pumice.verify.verify import relative_error, tolerance_of
 
 
 @dataclass
@@ -32,22 +33,6 @@ class CaseResult:
     text: str = ""
 
 
-def case_problem(spec: Any, attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Problem:
-    given = {name: TensorSpec(array.shape, array.dtype.name) for name, array in inputs.items()}
-    return make_problem(spec, attrs, given)
-
-
-def tolerance_of(spec: Any, problem: Problem, output: str) -> float:
-    """By the output's dtype, loosened to that of the inputs where they are coarser."""
-    names = {problem[output].dtype} | {
-        t.dtype for name, t in problem.tensors.items() if numpy_dtype(t.dtype).kind not in "iu"
-    }
-    if problem.attrs.get("precision") == "tf32":
-        names.add("tf32")
-    known = [spec.tolerance[name] for name in names if name in spec.tolerance]
-    return float(max(known)) if known else 1e-2
-
-
 def _compile_case(job: tuple[str, int, int, str]) -> str:
     from pumice.torch.launch import candidates
 
@@ -55,7 +40,7 @@ def _compile_case(job: tuple[str, int, int, str]) -> str:
     spec, target = get_spec(operator), get_target(name)
     try:
         attrs, inputs = spec.cases(np.random.default_rng(0))[case]
-        problem = case_problem(spec, attrs, inputs)
+        problem = problem_of(spec, attrs, inputs)
         kernel, config = candidates(problem, target)[index]
         plan = kernel.plan(problem, target, config)
         for launch in plan.launches:
@@ -97,7 +82,7 @@ def precompile_cases(operators: Iterable[str], target: Target, most: int) -> lis
     for operator in operators:
         spec = get_spec(operator)
         for case, (attrs, inputs) in enumerate(spec.cases(np.random.default_rng(0))):
-            problem = case_problem(spec, attrs, inputs)
+            problem = problem_of(spec, attrs, inputs)
             if not _supported(problem, target):
                 continue
             offered = candidates(problem, target)
@@ -139,7 +124,7 @@ def run_cases(
         spec = get_spec(operator)
         before = len(found)
         for case, (attrs, inputs) in enumerate(spec.cases(np.random.default_rng(0))):
-            problem = case_problem(spec, attrs, inputs)
+            problem = problem_of(spec, attrs, inputs)
             if not _supported(problem, target):
                 continue
             expected = spec.reference(attrs, inputs)
@@ -174,15 +159,3 @@ def run_cases(
         say(f"{operator}: {sum(r.passed for r in mine)} of {len(mine)} passed, "
             f"worst error {worst:.2f} of its tolerance")  # fmt: skip
     return found
-
-
-def relative_error(got: np.ndarray, expected: Any) -> float:
-    """‖got − expected‖ / ‖expected‖; infinite where something is not finite that should be."""
-    b = np.asarray(expected).astype(np.float64)
-    if got.size == 0:
-        return 0.0
-    finite = np.isfinite(b)
-    if not np.isfinite(got[finite]).all():
-        return float("inf")
-    norm = float(np.linalg.norm(b[finite]))
-    return float(np.linalg.norm(got[finite] - b[finite])) / (norm or 1.0)
