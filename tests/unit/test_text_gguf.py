@@ -1,6 +1,5 @@
-"""Tokenizers from GGUF metadata: ids against Transformers, a plain SentencePiece reference and
-SmolLM2's settings.
-"""
+"""Tokenizers from GGUF metadata: ids against Transformers, a plain SentencePiece reference,
+SmolLM2's settings."""
 
 from __future__ import annotations
 

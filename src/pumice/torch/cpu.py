@@ -55,9 +55,10 @@ def _kernel(name: str, bias: bool) -> tuple[Any, Any, Any, Any]:
     call = OperatorCall("linear", attrs, {"w": (fmt, layout)})
     kernel = LinearFloat()
     source = kernel.source(call, target, kernel.configs(call, target)[0])
-    folder = Path(tempfile.mkdtemp(prefix="pumice-"))
-    build_library([source], target, folder / "model.so", workers=1)
-    return _device().load_kernels(folder / "model.so"), source, fmt, layout
+    with tempfile.TemporaryDirectory(prefix="pumice-") as folder:
+        path = Path(folder) / "model.so"
+        build_library([source], target, path, workers=1)
+        return _device().load_kernels(path), source, fmt, layout
 
 
 def _pack(weight: Tensor, fmt: Any, layout: Any) -> np.ndarray:
