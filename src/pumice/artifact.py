@@ -11,6 +11,12 @@ symbols:
     T tokens   S sequences   M blocks a row of the block table holds   R rows of the result
 An expression is an int, a symbol, or `[operator, a, b]` with operator one of + - * // ceildiv min
 max.
+
+A CPU's artifact has one plan an entry point ("decode", "extend", "embed"), for any sizes up to its
+bounds. A GPU's has one for each of some shapes, whose every integer is a number: its name is
+"<entry>@<T>x<S>x<M>", its bounds are that shape, and a smaller batch is padded to it: tokens and
+positions 0, slots −1, empty sequences without context, sample_rows 0. A launch whose kernel is
+FILL sets bytes: (buffer, bytes, value).
 """
 
 from __future__ import annotations
@@ -25,6 +31,7 @@ from typing import Any
 from pumice.errors import ArtifactError
 
 SCHEMA = 1
+FILL = "fill"
 _AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 Expr = Any  # int | str | list[Expr]; recursive aliases are beyond Python 3.10's mypy
 
@@ -61,9 +68,9 @@ def evaluate(expr: Expr, symbols: Mapping[str, int]) -> int:
 class BufferRef:
     """A pointer argument. space: arena | weight | input | cache | output.
 
-    arena: `offset` bytes into the arena. weight: `name` is a tensor of weights.safetensors. input:
-    `name` is one of the step's
-    inputs. cache: `name` is "k" or "v", `layer` says whose. output: logits.
+    arena, weight, input: `offset` bytes into it. weight: `name` is a tensor of weights.safetensors.
+    input: `name` is one of the step's inputs. cache: `name` is "k" or "v", `layer` says whose.
+    output: logits.
     """
 
     space: str
@@ -80,7 +87,7 @@ class Launch:
     kernel: str
     arguments: tuple[Any, ...]
     label: str
-    grid: tuple[Expr, Expr, Expr] | None = None  # GPUs only
+    grid: tuple[int, int, int] | None = None  # GPUs only
     bytes_read: Expr = 0  # estimate, for profiles and predictions
     operations: Expr = 0  # multiply and add count as two
 
@@ -109,6 +116,12 @@ class KernelRecord:
     file: str = "model.so"
     arguments: tuple[str, ...] = ()
     resources: dict[str, int] = field(default_factory=dict)  # registers, spills, LDS: GPUs
+    # GPUs: the kernel's name in the file; of each argument "pointer", "int32", "int64", "float32"
+    # …; threads of a block; dynamic shared memory of one, in bytes.
+    entry: str = ""
+    kinds: tuple[str, ...] = ()
+    threads: int = 0
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,7 +173,7 @@ class Manifest:
     target: dict[str, Any]  # name, api, arch, features
     model: ModelInfo
     cache: CacheSpec
-    entries: dict[str, Plan]  # "decode", "extend", "embed"
+    entries: dict[str, Plan]  # "decode", "extend", "embed"; on GPUs "decode@8x8x64" …
     kernels: tuple[KernelRecord, ...]
     schema: int = SCHEMA
     versions: dict[str, str] = field(default_factory=dict)  # tvm, triton, numpy
@@ -197,7 +210,13 @@ def _argument(value: Any) -> Any:
 
 def _plan(data: dict[str, Any]) -> Plan:
     launches = tuple(
-        Launch(**{**item, "arguments": tuple(_argument(a) for a in item["arguments"])})
+        Launch(
+            **{
+                **item,
+                "arguments": tuple(_argument(a) for a in item["arguments"]),
+                "grid": None if item.get("grid") is None else tuple(item["grid"]),
+            }
+        )
         for item in data["launches"]
     )
     return Plan(
@@ -214,7 +233,14 @@ def _manifest(data: dict[str, Any]) -> Manifest:
     cache["k_block_shape"] = tuple(cache["k_block_shape"])
     cache["v_block_shape"] = tuple(cache["v_block_shape"])
     kernels = tuple(
-        KernelRecord(**{**k, "arguments": tuple(k.get("arguments", ()))}) for k in data["kernels"]
+        KernelRecord(
+            **{
+                **k,
+                "arguments": tuple(k.get("arguments", ())),
+                "kinds": tuple(k.get("kinds", ())),
+            }
+        )
+        for k in data["kernels"]
     )
     return Manifest(
         pumice=data["pumice"],
