@@ -125,14 +125,27 @@ class KernelRecord:
 
 
 @dataclass(frozen=True)
+class WeightRecord:
+    """A tensor of weights.safetensors, for GPUs. An artifact without (all of) its weights is filled
+    when it is loaded with random weights: with `fill`, or with random bits where that is None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    fill: float | None = None
+
+
+@dataclass(frozen=True)
 class CacheSpec:
     """The paged key/value cache. Shapes are a block's, for one layer; a device multiplies by blocks
     and layers."""
 
     layers: int
     block_size: int  # tokens in a block
-    k_block_shape: tuple[int, ...]  # CPU: [kv_heads, head_dim, block_size]
-    v_block_shape: tuple[int, ...]  # CPU: [kv_heads, block_size, head_dim]
+    # CPU: [kv_heads, head_dim, block_size] and [kv_heads, block_size, head_dim]; GPUs: both
+    # [block_size, kv_heads, head_dim].
+    k_block_shape: tuple[int, ...]
+    v_block_shape: tuple[int, ...]
     dtype: str = "float16"
     window: int | None = None  # sliding window of every layer, when the model has one
 
@@ -179,6 +192,7 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)  # tvm, triton, numpy
     memory: dict[str, int] = field(default_factory=dict)  # weights, arena, cache_block
     options: dict[str, Any] = field(default_factory=dict)  # how it was compiled: activations …
+    weights: tuple[WeightRecord, ...] = ()  # GPUs
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
@@ -253,4 +267,7 @@ def _manifest(data: dict[str, Any]) -> Manifest:
         versions=data.get("versions", {}),
         memory=data.get("memory", {}),
         options=data.get("options", {}),
+        weights=tuple(
+            WeightRecord(**{**w, "shape": tuple(w["shape"])}) for w in data.get("weights", ())
+        ),
     )
