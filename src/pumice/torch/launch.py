@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from pumice.errors import DeviceError, UnsupportedError
-from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.build import Binary, binary_key, build
-from pumice.operators.triton.plan import Config, Plan, Problem, TensorSpec, TritonKernel
+from pumice.operators.triton.plan import Plan, Problem, TensorSpec
 from pumice.targets import GPU_TARGETS, Target, get_target
 
 _binaries: dict[Any, Binary] = {}
@@ -104,22 +103,3 @@ class BoundPlan:
                 )  # fmt: skip
             except Exception as error:
                 raise DeviceError(f"kernel {compiled.name} cannot be launched: {error}") from error
-
-
-def candidates(problem: Problem, target: Target) -> list[tuple[TritonKernel, Config]]:
-    """Every kernel under every configuration it offers, in order of preference. UnsupportedError
-    gives each kernel's reason when there is none."""
-    found: list[tuple[TritonKernel, Config]] = []
-    reasons = []
-    for kernel in triton_kernels_of(problem.operator):
-        against = kernel.supports(problem, target)
-        if against is None:
-            found += [(kernel, config) for config in kernel.configs(problem, target)]
-        else:
-            reasons.append(f"{kernel.name}: {against}")
-    if not found:
-        raise UnsupportedError(
-            f"no kernel of {problem.operator!r} runs this problem on {target.name}: "
-            + "; ".join(reasons)
-        )
-    return found

@@ -93,26 +93,37 @@ class Database:
     def __init__(self, arch: str, folders: Iterable[Path] = (DATA,)) -> None:
         self.arch, self.folders = arch, tuple(folders)
         self._rows: dict[str, list[MeasuredRow]] = {}
+        self._others: dict[str, Database] = {}
 
     def rows(self, operator: str) -> list[MeasuredRow]:
-        """All rows of an operator; ModelFileError names a damaged file."""
+        """All rows of an operator, each folder's from the fastest to the slowest; ModelFileError
+        names a damaged file."""
         if operator not in self._rows:
             found = []
             for folder in self.folders:
                 path = folder / self.arch / f"{operator}.json"
                 if path.is_file():
-                    found += read_rows(path)
+                    found += sorted(read_rows(path), key=lambda row: row.us)
             self._rows[operator] = found
         return self._rows[operator]
 
+    def near(self, problem: Problem) -> list[tuple[MeasuredRow, float]]:
+        """Rows that say something about a problem with their distances in doublings, nearest
+        first; of one distance those of the earlier folder first, then the faster."""
+        measured = [(row, row.distance(problem)) for row in self.rows(problem.operator)]
+        return sorted((found for found in measured if found[1] < math.inf), key=lambda f: f[1])
+
     def nearest(self, problem: Problem) -> tuple[MeasuredRow, float] | None:
         """The nearest row and its distance in doublings, or None."""
-        best: tuple[MeasuredRow, float] | None = None
-        for row in self.rows(problem.operator):
-            distance = row.distance(problem)
-            if distance < (math.inf if best is None else best[1]):
-                best = (row, distance)
-        return best
+        return next(iter(self.near(problem)), None)
+
+    def of(self, arch: str) -> Database:
+        """The rows of another architecture in the same folders."""
+        if arch == self.arch:
+            return self
+        if arch not in self._others:
+            self._others[arch] = Database(arch, self.folders)
+        return self._others[arch]
 
 
 def read_rows(path: Path) -> list[MeasuredRow]:

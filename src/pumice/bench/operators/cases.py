@@ -34,7 +34,7 @@ class CaseResult:
 
 
 def _compile_case(job: tuple[str, int, int, str]) -> str:
-    from pumice.torch.launch import candidates
+    from pumice.tuning.gpu import candidates
 
     operator, case, index, name = job
     spec, target = get_spec(operator), get_target(name)
@@ -52,7 +52,7 @@ def _compile_case(job: tuple[str, int, int, str]) -> str:
 
 def _chosen(problem: Problem, target: Target, most: int) -> list[int]:
     """Indexes of the candidates tried: the first `most` of every kernel."""
-    from pumice.torch.launch import candidates
+    from pumice.tuning.gpu import candidates
 
     count: dict[str, int] = {}
     found = []
@@ -65,7 +65,7 @@ def _chosen(problem: Problem, target: Target, most: int) -> list[int]:
 
 def _supported(problem: Problem, target: Target) -> bool:
     from pumice.errors import UnsupportedError
-    from pumice.torch.launch import candidates
+    from pumice.tuning.gpu import candidates
 
     try:
         candidates(problem, target)
@@ -76,7 +76,7 @@ def _supported(problem: Problem, target: Target) -> bool:
 
 def precompile_cases(operators: Iterable[str], target: Target, most: int) -> list[str]:
     """Compiles what `run_cases` will launch, in parallel, before the GPU is touched."""
-    from pumice.torch.launch import candidates
+    from pumice.tuning.gpu import candidates
 
     jobs, seen = [], set()
     for operator in operators:
@@ -117,7 +117,8 @@ def run_cases(
     """All cases, the first `most` configurations of every kernel, on poisoned outputs."""
     import torch
 
-    from pumice.torch.launch import BoundPlan, candidates
+    from pumice.torch.launch import BoundPlan
+    from pumice.tuning.gpu import candidates
 
     found: list[CaseResult] = []
     for operator in operators:

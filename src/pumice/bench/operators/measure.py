@@ -61,7 +61,7 @@ def rows_of(operator: str, pattern: str = "") -> list[tuple[OperatorSpec, str, P
 
 def _compile_one(job: tuple[str, str, int, str]) -> str:
     """In a worker process: compiles one candidate's launches into Triton's cache."""
-    from pumice.torch.launch import candidates
+    from pumice.tuning.gpu import candidates
 
     operator, label, index, name = job
     target = get_target(name)
@@ -82,7 +82,7 @@ def precompile(
 ) -> list[str]:
     """Compiles every candidate in parallel processes; returns what failed. Before any use of the
     GPU: the workers are forks."""
-    from pumice.torch.launch import candidates
+    from pumice.tuning.gpu import candidates
 
     jobs, seen = [], set()
     for operator in operators:
@@ -140,8 +140,9 @@ class OperatorBench:
         from pumice.bench.operators.inputs import make_tensors
         from pumice.bench.operators.peers import OTHER_RESULT, peers_of
         from pumice.bench.operators.timing import copies_for, microseconds
-        from pumice.torch.launch import BoundPlan, candidates
+        from pumice.torch.launch import BoundPlan
         from pumice.torch.vendor import vendors_of
+        from pumice.tuning.gpu import candidates
 
         assert spec.work is not None
         work = spec.work(problem)

@@ -1,0 +1,117 @@
+"""Which kernel computes a problem on a GPU, with the reason: a pure function of the problem, the
+architecture and measured rows, without a device and without PyTorch.
+
+A measured row of this very architecture first; else the kernel that another architecture measured,
+under a configuration for this one; else the first of the operator's order. The reason says which.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pumice.errors import UnsupportedError
+from pumice.operators.registry import triton_kernels_of
+from pumice.operators.triton.plan import Config, Problem, TritonKernel
+from pumice.targets import Target
+from pumice.tuning.database import DATA, Database, MeasuredRow
+
+MEASURED_FIRST = "sm_90"  # the architecture whose rows are borrowed where one has none
+
+
+@dataclass(frozen=True)
+class GpuChoice:
+    """A kernel under a configuration. kernel: None for a provider's call, whose name is
+    kernel_name. reason: for a person. rejected: kernel → why it was passed over."""
+
+    kernel_name: str
+    kernel: TritonKernel | None
+    config: Config
+    reason: str
+    rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def database(arch: str, mine: Path | None = None) -> Database:
+    """The rows of an architecture: a user's, as `pumice tune` wrote them into `mine`, and the
+    shipped ones."""
+    return Database(arch, (DATA,) if mine is None else (mine, DATA))
+
+
+def supporting(
+    problem: Problem, target: Target
+) -> tuple[dict[str, TritonKernel], Mapping[str, str]]:
+    """The operator's kernels that run the problem, in order of preference, and why the others do
+    not."""
+    kernels: dict[str, TritonKernel] = {}
+    rejected: dict[str, str] = {}
+    for kernel in triton_kernels_of(problem.operator):
+        against = kernel.supports(problem, target)
+        if against is None:
+            kernels[kernel.name] = kernel
+        else:
+            rejected[kernel.name] = against
+    return kernels, rejected
+
+
+def candidates(problem: Problem, target: Target) -> list[tuple[TritonKernel, Config]]:
+    """Every kernel under every configuration it offers, in order of preference. UnsupportedError
+    gives each kernel's reason when there is none."""
+    kernels, rejected = supporting(problem, target)
+    if not kernels:
+        raise _unsupported(problem, target, rejected)
+    return [(k, config) for k in kernels.values() for config in k.configs(problem, target)]
+
+
+def choose_kernel(
+    problem: Problem, target: Target, rows: Database, *, vendors: frozenset[str] = frozenset()
+) -> GpuChoice:
+    """The kernel of a problem on a target.
+
+    rows: those of the target's architecture. vendors: providers that compute this problem here;
+    rows of other providers are passed over. UnsupportedError says each kernel's reason when no
+    kernel supports the problem and no provider's row is near.
+    """
+    kernels, rejected = supporting(problem, target)
+    for row, distance in rows.near(problem):
+        if row.kernel in vendors:
+            return GpuChoice(row.kernel, None, {}, _measured(row, distance, target), rejected)
+        kernel = kernels.get(row.kernel)
+        if kernel is None:
+            continue
+        reason, config = _measured(row, distance, target), row.config
+        offered = [dict(c) for c in kernel.configs(problem, target)]
+        if dict(config) not in offered:
+            config = offered[0]
+            reason += "; its configuration does not fit here, so the analytic one"
+        return GpuChoice(kernel.name, kernel, config, reason, rejected)
+    if not kernels:
+        raise _unsupported(problem, target, rejected)
+    if target.name != MEASURED_FIRST:
+        for row, _ in rows.of(MEASURED_FIRST).near(problem):
+            kernel = kernels.get(row.kernel)
+            if kernel is not None:
+                reason = (
+                    f"no row for {target.name}; this kernel is the fastest on {MEASURED_FIRST}, "
+                    "its configuration is from the analytic model"
+                )
+                config = kernel.configs(problem, target)[0]
+                return GpuChoice(kernel.name, kernel, config, reason, rejected)
+    kernel = next(iter(kernels.values()))
+    reason = "no row measured near; first of the operator's order, analytic configuration"
+    return GpuChoice(kernel.name, kernel, kernel.configs(problem, target)[0], reason, rejected)
+
+
+def _measured(row: MeasuredRow, distance: float, target: Target) -> str:
+    where = f"measured for {row.sizes} on {row.device or target.name}"
+    how = "the same sizes" if distance == 0 else f"{distance:.1f} doublings away"
+    return f"fastest {where} ({row.us:.1f} µs, {row.floor:.0%} of the floor), {how}"
+
+
+def _unsupported(problem: Problem, target: Target, rejected: Mapping[str, str]) -> UnsupportedError:
+    reasons = "; ".join(f"{name}: {why}" for name, why in rejected.items()) or "it has no kernels"
+    return UnsupportedError(
+        f"no kernel of {problem.operator!r} runs this problem on {target.name}: {reasons}"
+    )
