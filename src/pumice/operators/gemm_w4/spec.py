@@ -23,8 +23,9 @@ Case = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 def dense_weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """float64[N, K]."""
-    zeros = inputs.get("zeros", int(attrs["zero"]))
-    return dequantize(inputs["w"], inputs["scales"], zeros, str(attrs.get("packing", "rows")))
+    zeros = inputs.get("zeros", int(attrs.get("zero", 0)))
+    packing = str(attrs.get("packing", "rows"))
+    return dequantize(inputs["w"], inputs["scales"], zeros, packing, inputs.get("mins"))
 
 
 def reference(

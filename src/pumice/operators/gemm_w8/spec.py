@@ -20,11 +20,20 @@ from pumice.operators.triton.plan import Problem, TensorSpec, Work
 Case = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
+def dense_weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """float64[N, K]: (code − zero) · scale − min."""
+    group = int(attrs["group"])
+    weight = inputs["w"].astype(np.float64) - int(attrs.get("zero", 0))
+    weight *= np.repeat(inputs["scales"].astype(np.float64), group, axis=1)
+    if "mins" in inputs:
+        weight -= np.repeat(inputs["mins"].astype(np.float64), group, axis=1)
+    return weight
+
+
 def reference(
     attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    scales = np.repeat(inputs["scales"].astype(np.float64), int(attrs["group"]), axis=1)
-    out = inputs["x"].astype(np.float64) @ (inputs["w"].astype(np.float64) * scales).T
+    out = inputs["x"].astype(np.float64) @ dense_weight(attrs, inputs).T
     if "bias" in inputs:
         out = out + inputs["bias"].astype(np.float64)
     dtype = numpy_dtype(str(attrs.get("out_dtype", inputs["x"].dtype.name)))
