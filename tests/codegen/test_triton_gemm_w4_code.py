@@ -45,6 +45,13 @@ def test_vector_units_with_zeros_in_bfloat16(target: Target) -> None:
     compiled(Gemv(), _problem(2, "rows", "bfloat16", 128), target)
 
 
+@pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
+@pytest.mark.parametrize("kernel", [Gemv(), Tiled()], ids=lambda k: k.name)
+def test_logits_in_float32(kernel: Any, target: Target) -> None:
+    _, attrs, inputs = bench_problem(1, 32000, 4096, packing="rows")
+    compiled(kernel, problem_of(SPEC, attrs | {"out_dtype": "float32"}, inputs), target)
+
+
 @pytest.mark.parametrize("target", CUDA_TARGETS, ids=lambda t: t.name)
 def test_matrix_units_for_few_tokens(target: Target) -> None:
     """Words go from memory to the matrix instruction's registers: nothing through shared memory but

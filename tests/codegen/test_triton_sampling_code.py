@@ -43,3 +43,15 @@ def test_softmax(width: int, target: Target) -> None:
 def test_embedding(target: Target) -> None:
     inputs = {"tokens": TensorSpec((64,), "int32"), "weight": TensorSpec((1000, 4096), "bfloat16")}
     _compile("token_embedding", {}, inputs, target)
+
+
+@pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
+@pytest.mark.parametrize("packing", ["rows", "blocks", "bytes"])
+def test_embedding_of_codes(packing: str, target: Target) -> None:
+    attrs = {"group": 32, "out_dtype": "float32"}
+    inputs = {"tokens": TensorSpec((64,), "int32"), "weight": TensorSpec((1000, 4096), "int8")}
+    if packing != "bytes":
+        attrs["packing"] = packing
+        inputs["weight"] = TensorSpec((1000, 512), "int32")
+    inputs |= {name: TensorSpec((1000, 128), "float16") for name in ("scales", "mins")}
+    _compile("token_embedding", attrs, inputs, target)

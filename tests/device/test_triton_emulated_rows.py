@@ -20,6 +20,7 @@ CASES = {
     "activation_mul": (3, 6),
     "softmax": (0, 4),
     "sample_tokens": (3, 5),
+    "token_embedding": (4, 6, 8, 13),
 }
 
 

@@ -153,6 +153,7 @@ def test_refusals_say_what_is_allowed() -> None:
     assert "must be 'rows'" in reason(Tiled(), packing="columns")
     assert "K = 128" in reason(Tiled(), specs={"x": TensorSpec((20, 128), "float16")})
     assert "divide K" in reason(Tiled(), group=96)
+    assert "out_dtype 'int8'" in reason(Tiled(), out_dtype="int8")
     assert "not float16(8, 8)" in reason(Tiled(), specs={"scales": TensorSpec((8, 2), "float16")})
     unaligned = TensorSpec((1, 256), "float16", aligned=False)
     assert "16 bytes" in reason(Gemv(), specs={"x": unaligned})

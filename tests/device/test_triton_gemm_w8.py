@@ -46,15 +46,17 @@ def test_another_configuration(kernel: Any, config: dict[str, int]) -> None:
 
 
 def test_refusals_say_what_is_allowed() -> None:
-    def reason(**changes: TensorSpec) -> str:
+    def reason(out_dtype: str = "float16", **changes: TensorSpec) -> str:
         specs = {
             "x": TensorSpec((9, 256), "float16"),
             "w": TensorSpec((8, 256), "int8"),
             "scales": TensorSpec((8, 8), "float16"),
             **changes,
         }
-        return str(Gemv().supports(Problem("gemm_w8", specs, {"group": 32}), HOPPER))
+        attrs = {"group": 32, "out_dtype": out_dtype}
+        return str(Gemv().supports(Problem("gemm_w8", specs, attrs), HOPPER))
 
     assert "at most 8" in reason()
+    assert "out_dtype 'int8'" in reason(out_dtype="int8")
     assert "int8[N, 256]" in reason(w=TensorSpec((8, 128), "int8"))
     assert "float16(8, 8)" in reason(scales=TensorSpec((8, 4), "float16"))

@@ -84,3 +84,24 @@ def test_refusals_say_what_is_allowed() -> None:
     assert "go together" in reason(temperature=TensorSpec((2,), "float32"))
     assert "need a temperature" in reason(top_k=TensorSpec((2,), "int32"))
     assert "not int32(2,)" in reason(top_k=TensorSpec((2,), "int64"))
+
+
+def test_which_tables_an_embedding_refuses() -> None:
+    (kernel,) = triton_kernels_of("token_embedding")
+    packed = {"weight": TensorSpec((9, 32), "int32"), "scales": TensorSpec((9, 8), "float16")}
+
+    def reason(tensors: dict[str, TensorSpec], **attrs: Any) -> str:
+        attrs = {"group": 32, "out_dtype": "float16", **attrs}
+        given = {"tokens": TensorSpec((3,), "int32"), **packed, **tensors}
+        return str(kernel.supports(Problem("token_embedding", given, attrs), HOPPER))
+
+    assert reason({}) == "None"
+    assert "out_dtype 'int8'" in reason({}, out_dtype="int8")
+    assert "must divide the width 256" in reason({}, group=48)
+    assert "'columns'" in reason({}, packing="columns")
+    assert "float16 or float32 (9, 8)" in reason({"scales": TensorSpec((9, 4), "float16")})
+    both = {"mins": packed["scales"], "zeros": TensorSpec((9, 8), "uint8")}
+    assert "exclude each other" in reason(both)
+    bare = {"tokens": TensorSpec((3,), "int32"), "weight": packed["weight"]}
+    problem = Problem("token_embedding", bare, {"group": 32, "out_dtype": "float16"})
+    assert "needs scales" in str(kernel.supports(problem, HOPPER))

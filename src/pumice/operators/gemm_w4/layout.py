@@ -13,7 +13,8 @@ at place 4t + γ; the 16 bytes that lane t of a small matrix instruction loads a
 groups. For NVIDIA's matrix units.
 
 Scales are float16[N, K/group]; zero points, where a format has them, uint8[N, K/group]:
-w = (code − zero) · scale.
+w = (code − zero) · scale. Or minima, float16[N, K/group]: w = code · scale − min (GGUF's Q4_1 and
+Q4_K, as `quantization/base.py` has them).
 """
 
 from __future__ import annotations
@@ -110,11 +111,16 @@ def from_gptq(
 
 
 def dequantize(
-    words: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int, packing: str = "rows"
+    words: np.ndarray,
+    scales: np.ndarray,
+    zeros: np.ndarray | int,
+    packing: str = "rows",
+    mins: np.ndarray | None = None,
 ) -> np.ndarray:
     """float64[N, K] of packed weights."""
     codes = unpack(words, packing).astype(np.float64)
     group = codes.shape[1] // max(scales.shape[1], 1)
     wide = np.repeat(scales.astype(np.float64), group, axis=1)
     zero = zeros if isinstance(zeros, int) else np.repeat(zeros.astype(np.float64), group, axis=1)
-    return np.asarray((codes - zero) * wide)
+    weight = np.asarray((codes - zero) * wide)
+    return weight if mins is None else weight - np.repeat(mins.astype(np.float64), group, axis=1)

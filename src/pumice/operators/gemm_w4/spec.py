@@ -2,7 +2,7 @@
 
 attrs: group (of codes along K that share a scale: a multiple of 32); zero (the code of weight 0
 where no `zeros` are given: 7 for q4f16_1, 8 for symmetric GPTQ); packing, "rows" or "blocks", as in
-`layout.py`.
+`layout.py`; out_dtype (default: that of x; "float32" for logits).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from pumice.dtypes import numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.gemm_w4.layout import dequantize, pack
 from pumice.operators.triton.plan import Problem, TensorSpec, Work
@@ -22,8 +23,9 @@ Case = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 def dense_weight(attrs: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """float64[N, K]."""
-    zeros = inputs.get("zeros", int(attrs["zero"]))
-    return dequantize(inputs["w"], inputs["scales"], zeros, str(attrs.get("packing", "rows")))
+    zeros = inputs.get("zeros", int(attrs.get("zero", 0)))
+    packing = str(attrs.get("packing", "rows"))
+    return dequantize(inputs["w"], inputs["scales"], zeros, packing, inputs.get("mins"))
 
 
 def reference(
@@ -32,14 +34,16 @@ def reference(
     out = inputs["x"].astype(np.float64) @ dense_weight(attrs, inputs).T
     if "bias" in inputs:
         out = out + inputs["bias"].astype(np.float64)
-    return {"out": out.astype(np.float32).astype(inputs["x"].dtype)}
+    dtype = numpy_dtype(str(attrs.get("out_dtype", inputs["x"].dtype.name)))
+    return {"out": out.astype(np.float32).astype(dtype)}
 
 
 def output_specs(
     attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
 ) -> Mapping[str, TensorSpec]:
     x = specs["x"]
-    return {"out": TensorSpec((x.shape[0], specs["w"].shape[0]), x.dtype)}
+    shape = (x.shape[0], specs["w"].shape[0])
+    return {"out": TensorSpec(shape, str(attrs.get("out_dtype", x.dtype)))}
 
 
 def work(problem: Problem) -> Work:
@@ -64,7 +68,7 @@ def cases(rng: np.random.Generator) -> list[Case]:
     """Odd rows, K that is no multiple of a block, no tokens, activations beyond a float16 sum."""
     found: list[Case] = []
     half, brain = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-    for m, n, k, group, zeros, bias, dtype, packing in (
+    for m, n, k, group, zeros, bias, dtype, packing, *out_dtype in (
         (1, 5, 32, 32, False, False, half, "rows"),
         (0, 8, 128, 32, False, False, half, "blocks"),
         (1, 37, 2080, 32, False, True, half, "rows"),
@@ -79,6 +83,9 @@ def cases(rng: np.random.Generator) -> list[Case]:
         (129, 17, 96, 32, False, True, half, "rows"),
         (7, 16, 128, 64, True, False, half, "rows"),
         (4, 33, 256, 64, True, False, half, "blocks"),
+        (2, 21, 288, 32, False, True, half, "rows", "float32"),
+        (3, 17, 256, 64, True, False, brain, "blocks", "float32"),
+        (130, 24, 128, 32, False, True, half, "blocks", "float32"),
     ):
         x = rng.standard_normal((m, k))
         if m:
@@ -86,7 +93,8 @@ def cases(rng: np.random.Generator) -> list[Case]:
         inputs = {"x": x.astype(dtype), **make_weight(rng, n, k, group, zeros, packing)}
         if bias:
             inputs["bias"] = rng.standard_normal(n).astype(dtype)
-        found.append(({"group": group, "zero": 7, "packing": packing}, inputs))
+        attrs = {"group": group, "zero": 7, "packing": packing}
+        found.append((attrs | ({"out_dtype": out_dtype[0]} if out_dtype else {}), inputs))
     return found
 
 
@@ -140,9 +148,9 @@ SPEC = OperatorSpec(
         "x": "float16 or bfloat16 [M, K]", "w": "int32[N, K/8]", "scales": "float16[N, G]",
         "zeros": "uint8[N, G] (optional)", "bias": "as x, [N] (optional)",
     },
-    outputs={"out": "as x, [M, N]"},
+    outputs={"out": "out_dtype [M, N]"},
     reference=reference,
-    tolerance={"float16": 2e-3, "bfloat16": 6e-3},
+    tolerance={"float16": 2e-3, "bfloat16": 6e-3, "float32": 3e-3},
     cases=cases,
     triton_kernels=(
         "pumice.operators.gemm_w4.triton_plan:Matrix",

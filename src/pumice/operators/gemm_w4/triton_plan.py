@@ -18,6 +18,7 @@ from pumice.targets import Target
 
 MOST_TOKENS = 16  # of the kernel on vector units
 _FLOATS = ("float16", "bfloat16")
+_OUT = (*_FLOATS, "float32")
 # (tokens, outputs, K, warps, stages) of tiles for many tokens, with wgmma and without. Weights
 # packed in "blocks" need 128 along K.
 _TILES = {
@@ -61,6 +62,8 @@ def gemm_reason(problem: Problem, target: Target) -> str | None:
     x, w = problem["x"], problem["w"]
     if len(x.shape) != 2 or x.dtype not in _FLOATS:
         return f"gemm_w4: x is {x.dtype}{x.shape}; float16 or bfloat16 [M, K] is allowed"
+    if (out := str(problem.attrs.get("out_dtype", x.dtype))) not in _OUT:
+        return f"gemm_w4: out_dtype {out!r} is none of {_OUT}"
     if x.shape[1] > 1 and x.stride[1] != 1:
         return f"gemm_w4: x has strides {x.stride}; the last must be 1"
     if (reason := weight_reason("gemm_w4", problem, target)) is not None:

@@ -18,6 +18,7 @@ from pumice.targets import Target
 
 MOST_TOKENS = 8  # of the kernel on vector units
 _FLOATS = ("float16", "bfloat16")
+_OUT = (*_FLOATS, "float32")
 
 
 def gemm_reason(problem: Problem) -> str | None:
@@ -25,6 +26,8 @@ def gemm_reason(problem: Problem) -> str | None:
     x, w, scales = problem["x"], problem["w"], problem["scales"]
     if len(x.shape) != 2 or x.dtype not in _FLOATS:
         return f"gemm_w8: x is {x.dtype}{x.shape}; float16 or bfloat16 [M, K] is allowed"
+    if (out := str(problem.attrs.get("out_dtype", x.dtype))) not in _OUT:
+        return f"gemm_w8: out_dtype {out!r} is none of {_OUT}"
     if x.shape[1] > 1 and x.stride[1] != 1:
         return f"gemm_w8: x has strides {x.stride}; the last must be 1"
     if w.dtype != "int8" or w.shape[1:] != x.shape[1:] or not w.contiguous:
