@@ -24,14 +24,15 @@ from pumice.files import atomic_directory
 from pumice.targets import Target
 
 Report = Callable[[str, int, int], None]  # phase, done, total
+ACTIVATIONS = ("int8", "int16", "float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class CompileOptions:
     """quantization: a format's name, or None for the file's own (float checkpoints become q4f16_1).
 
-    activations: for matmuls with quantized weights, "int8" (fastest), "int16" (15 bits, as good as
-    exact) or "float32".
+    activations: on CPUs, for matmuls with quantized weights, "int8" (fastest), "int16" (15 bits, as
+    good as exact) or "float32"; on GPUs "float16" (what CPU values mean there, too) or "bfloat16".
     max_tokens, max_sequences, max_rows: the largest step (T, S, R of logits). block_size: tokens in
     a cache block.
     """
@@ -44,10 +45,13 @@ class CompileOptions:
     block_size: int = 32
     workers: int | None = None
     dump: Path | str | None = None
+    weights: bool = True  # GPUs: False leaves the matrices out, for random weights when loaded
 
     def __post_init__(self) -> None:
-        if self.activations not in ("int8", "int16", "float32"):
-            raise UsageError(f"activations is {self.activations!r}; allowed: int8, int16, float32")
+        if self.activations not in ACTIVATIONS:
+            raise UsageError(
+                f"activations is {self.activations!r}; allowed: {', '.join(ACTIVATIONS)}"
+            )
         for name, low, high in (
             ("max_tokens", 1, 65536),
             ("max_sequences", 1, 4096),
@@ -76,14 +80,18 @@ def compile_model(
     """
     options = options or CompileOptions()
     tell = report or (lambda phase, done, total: None)
-    if target.api != "cpu":
+    if target.api == "cpu":
+        run: Callable[..., Manifest] = _compile
+    elif target.api in ("rocm", "cuda"):
+        from pumice.compiler.gpu.package import package as run
+    else:
         raise UnsupportedError(f"target {target.name} ({target.api}) cannot be compiled for yet")
     dump = Dump(Path(options.dump) if options.dump else None)
     workers = options.workers or len(os.sched_getaffinity(0))
     with open_model(source, options.quantization) as model:
         output = Path(output)
         with atomic_directory(output) as work:
-            manifest = _compile(model, target, work, options, dump, workers, digest, tell)
+            manifest = run(model, target, work, options, dump, workers, digest, tell)
     return manifest
 
 

@@ -29,17 +29,19 @@ class Lifetime:
         return self.first <= other.last and other.first <= self.last
 
 
-def align(n: int) -> int:
-    return -(-n // ALIGNMENT) * ALIGNMENT
+def align(n: int, alignment: int = ALIGNMENT) -> int:
+    return -(-n // alignment) * alignment
 
 
-def place(tensors: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
-    """Offsets by name, and the arena's size in bytes."""
+def place(
+    tensors: Sequence[Lifetime], alignment: int = ALIGNMENT
+) -> tuple[dict[str, int], int]:
+    """Offsets by name, multiples of `alignment`, and the arena's size in bytes."""
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, Lifetime]] = []  # start, end, tensor
     total = 0
     for tensor in sorted(tensors, key=lambda t: (-t.nbytes, t.first, t.name)):
-        size = align(tensor.nbytes)
+        size = align(tensor.nbytes, alignment)
         start = 0
         for other_start, other_end, other in sorted(placed, key=lambda p: p[0]):
             if not tensor.overlaps(other):

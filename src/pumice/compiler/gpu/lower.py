@@ -1,0 +1,135 @@
+"""Calls become launches of compiled kernels, and intermediates get their places in the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pumice.artifact import FILL, BufferRef, KernelRecord, Launch, Plan
+from pumice.compiler.gpu.binaries import Binaries
+from pumice.compiler.gpu.select import Selected, Selection
+from pumice.compiler.gpu.shapes import PlanShape
+from pumice.compiler.gpu.translate import Call, Translator
+from pumice.compiler.gpu.values import ALIGNMENT, Value
+from pumice.compiler.gpu.weights import GpuWeight, make_weight
+from pumice.compiler.graph import Graph
+from pumice.compiler.memory import Lifetime, place
+from pumice.operators.triton.build import signature
+from pumice.quantization.base import QuantFormat
+from pumice.targets import Target
+from pumice.tuning.database import Database
+
+
+@dataclass
+class GpuLowering:
+    """What the plans of a model share: weights, choices and kernels are made once."""
+
+    target: Target
+    formats: Mapping[str, QuantFormat]
+    shapes: Mapping[str, tuple[int, ...]]  # parameter → logical shape
+    block_size: int
+    dtype: str  # of activations and cache
+    database: Database
+    weights: dict[str, GpuWeight] = field(default_factory=dict)
+    records: dict[str, KernelRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.binaries = Binaries(self.target)
+        self.selection = Selection(self.target, self.database)
+
+    def lower(self, graph: Graph, shape: PlanShape) -> Plan:
+        """One plan."""
+        translator = Translator(graph, shape, self.weight, self.dtype, self.block_size)
+        result = translator.run()
+        calls = translator.calls
+        selected = [self.selection.of(call) for call in calls]
+        offsets, arena = _place(translator.arena, calls, selected, result)
+        launches: list[Launch] = []
+        for index, (call, choice) in enumerate(zip(calls, selected, strict=True)):
+            launches += self._launches(index, call, choice, offsets)
+        width = result.spec.shape[1]
+        output = result.ref(offsets)
+        return Plan(tuple(launches), arena, shape.bounds, output, width)
+
+    def weight(self, parts: tuple[str, ...]) -> GpuWeight:
+        """The weight that parameters make, stacked along N."""
+        key = parts[0] + "".join(f"+{part.split('.')[-2]}" for part in parts[1:])
+        if key not in self.weights:
+            length = sum(self.shapes[part][0] for part in parts)
+            shape = (length, *self.shapes[parts[0]][1:])
+            self.weights[key] = make_weight(
+                key, parts, shape, self.formats[parts[0]], self.target, self.dtype
+            )
+        return self.weights[key]
+
+    def _launches(
+        self, index: int, call: Call, choice: Selected, offsets: dict[str, int]
+    ) -> list[Launch]:
+        plan = choice.plan
+        tensors = {**choice.problem.tensors, **plan.workspaces}
+        workspaces = {
+            name: BufferRef("arena", offset=offsets[_scratch(index, name)])
+            for name in plan.workspaces
+        }
+        found = [
+            Launch(FILL, (workspaces[name], plan.workspaces[name].nbytes, 0), call.label)
+            for name in sorted(plan.zeroed)
+        ]
+        # A call of several launches counts its bytes and operations once, at the first.
+        nbytes, operations = call.nbytes, call.operations
+        for launch in plan.launches:
+            symbol = self.binaries.symbol(launch, tensors)
+            self._record(symbol, call, choice)
+            arguments: list[BufferRef | int | float] = []
+            for name, kind in signature(launch, tensors).items():
+                if kind == "constexpr":
+                    continue
+                value = launch.arguments[name]
+                if not isinstance(value, str):
+                    arguments.append(int(value) if isinstance(value, bool) else value)
+                elif value in workspaces:
+                    arguments.append(workspaces[value])
+                else:
+                    arguments.append(call.tensors[value].ref(offsets))
+            # Two pointers follow a kernel's own parameters: scratch memory and a profiler's.
+            arguments += [0, 0]
+            found.append(
+                Launch(symbol, tuple(arguments), call.label, launch.grid, nbytes, operations)
+            )
+            nbytes = operations = 0
+        return found
+
+    def _record(self, symbol: str, call: Call, choice: Selected) -> None:
+        if symbol not in self.records:
+            self.records[symbol] = KernelRecord(
+                symbol=symbol,
+                operator=call.operator,
+                kernel=choice.kernel,
+                reason=choice.reason,
+                config=dict(choice.config),
+                rejected=dict(choice.rejected),
+            )
+
+
+def _scratch(index: int, name: str) -> str:
+    return f"call {index}: {name}"
+
+
+def _place(
+    arena: Mapping[str, int], calls: list[Call], selected: list[Selected], result: Value
+) -> tuple[dict[str, int], int]:
+    """Offsets of the arena's tensors and of the calls' workspaces."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    tensors: list[Lifetime] = []
+    for index, (call, choice) in enumerate(zip(calls, selected, strict=True)):
+        for value in call.tensors.values():
+            if value.space == "arena":
+                first.setdefault(value.name, index)
+                last[value.name] = index
+        for name, spec in choice.plan.workspaces.items():
+            tensors.append(Lifetime(_scratch(index, name), max(1, spec.nbytes), index, index))
+    last[result.name] = len(calls)
+    for name, begin in first.items():
+        tensors.append(Lifetime(name, max(1, arena[name]), begin, last[name]))
+    return place(tensors, ALIGNMENT)

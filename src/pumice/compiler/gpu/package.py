@@ -1,0 +1,196 @@
+"""All phases for a GPU, in order, and the manifest."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pumice._version import __version__
+from pumice.artifact import CacheSpec, Manifest, ModelInfo, Plan
+from pumice.compiler.dump import Dump
+from pumice.compiler.gpu.binaries import write_kernels
+from pumice.compiler.gpu.lower import GpuLowering
+from pumice.compiler.gpu.shapes import PlanShape, plan_shapes
+from pumice.compiler.gpu.weights import write_gpu_weights
+from pumice.compiler.graph import Graph, from_relax
+from pumice.compiler.passes.context import PassContext
+from pumice.compiler.passes.gather_early import gather_early
+from pumice.compiler.passes.merge_linears import merge_linears
+from pumice.compiler.source import ModelSource
+from pumice.targets import Target
+from pumice.tuning.gpu import database
+
+if TYPE_CHECKING:
+    from pumice.compiler.compile import CompileOptions
+
+GPU_PASSES = (("gather_early", gather_early), ("merge_linears", merge_linears))
+FLOATS = ("float16", "bfloat16")
+
+
+def package(
+    model: ModelSource,
+    target: Target,
+    work: Path,
+    options: CompileOptions,
+    dump: Dump,
+    workers: int,
+    digest: str,
+    tell: Callable[[str, int, int], None],
+) -> Manifest:
+    """Writes the artifact's files into `work`."""
+    config, record = model.config, model.record
+    dtype = options.activations if options.activations in FLOATS else FLOATS[0]
+    graphs = _graphs(model, options, dump, tell)
+    lowering = GpuLowering(
+        target, model.formats, model.shapes, options.block_size, dtype, database(target.name)
+    )
+    shapes = list(
+        plan_shapes(
+            max_tokens=options.max_tokens,
+            max_sequences=options.max_sequences,
+            max_rows=min(options.max_rows, options.max_tokens),
+            context=config.context_length,
+            block_size=options.block_size,
+        )
+    )
+    plans = _plans(lowering, graphs, shapes, tell)
+    _dump_plans(dump, plans, lowering)
+
+    built = lowering.binaries.build(
+        workers, lambda done, total: tell("6 generate code", done, total)
+    )
+    kernels = write_kernels(built, lowering.records, target, work, dump.folder_for("6-assembly"))
+    write_gpu_weights(
+        work / "weights.safetensors",
+        lowering.weights,
+        model.load,
+        lambda done, total: tell("7 pack weights", done, total),
+        only_vectors=not options.weights,
+    )
+    model.save_text(work)
+    weight_bytes = sum(use.nbytes for use in lowering.weights.values())
+    single = next(plan for name, plan in plans.items() if name.startswith("decode@1x"))
+    block = (options.block_size, config.num_key_value_heads, config.head_dim)
+    cache = CacheSpec(
+        layers=config.num_hidden_layers,
+        block_size=options.block_size,
+        k_block_shape=block,
+        v_block_shape=block,
+        dtype=dtype,
+    )
+    manifest = Manifest(
+        pumice=__version__,
+        target={
+            "name": target.name,
+            "api": target.api,
+            "arch": target.arch,
+            "features": sorted(target.features),
+        },
+        model=ModelInfo(
+            name=model.name,
+            architecture=record.model_type,
+            vocab_size=config.vocab_size,
+            context_length=config.context_length,
+            parameters=int(sum(np.prod(shape) for shape in model.shapes.values())),
+            weight_bytes=weight_bytes,
+            bytes_per_token=sum(
+                launch.bytes_read
+                for launch in single.launches
+                if isinstance(launch.bytes_read, int)
+            ),
+            quantization=model.quantization,
+            source=str(model.path),
+            digest=digest,
+            config=config.as_dict(),
+        ),
+        cache=cache,
+        entries=plans,
+        kernels=tuple(kernels),
+        versions=_versions(),
+        memory={
+            "weights": weight_bytes,
+            "arena": max(plan.arena_bytes for plan in plans.values()),
+            "cache_block": cache.bytes_per_block(),
+        },
+        options={
+            "activations": dtype,
+            "max_tokens": options.max_tokens,
+            "max_sequences": options.max_sequences,
+            "max_rows": options.max_rows,
+            "weights": {use.key: f"{use.form}: {use.reason}" for use in lowering.weights.values()},
+        },
+        weights=tuple(row for use in lowering.weights.values() for row in use.records()),
+    )
+    manifest.save(work / "manifest.json")
+    if dump.root is not None:
+        shutil.copy(work / "manifest.json", dump.root / "7-manifest.json")
+    return manifest
+
+
+def _graphs(
+    model: ModelSource,
+    options: CompileOptions,
+    dump: Dump,
+    tell: Callable[[str, int, int], None],
+) -> dict[str, Graph]:
+    from pumice.models.trace import ENTRIES
+
+    tell("1 trace", 0, 1)
+    module = model.record.trace(model.config, block_size=options.block_size)
+    graphs = {name: from_relax(name, module[name]) for name in ENTRIES}
+    dump.graphs("1-trace", graphs)
+    tell("1 trace", 1, 1)
+    context = PassContext(formats=model.formats)
+    for index, (name, run) in enumerate(GPU_PASSES):
+        tell("2 fuse", index, len(GPU_PASSES))
+        graphs = {entry: run(graph, context) for entry, graph in graphs.items()}
+        dump.graphs(f"2-fuse-{index + 1}-{name}", graphs)
+    tell("2 fuse", len(GPU_PASSES), len(GPU_PASSES))
+    dump.notes(context.notes)
+    return graphs
+
+
+def _plans(
+    lowering: GpuLowering,
+    graphs: dict[str, Graph],
+    shapes: list[PlanShape],
+    tell: Callable[[str, int, int], None],
+) -> dict[str, Plan]:
+    plans = {}
+    phase = "3 select, lower, plan memory"
+    for done, shape in enumerate(shapes):
+        tell(phase, done, len(shapes))
+        plans[shape.name] = lowering.lower(graphs[shape.entry], shape)
+    tell(phase, len(shapes), len(shapes))
+    return plans
+
+
+def _dump_plans(dump: Dump, plans: dict[str, Plan], lowering: GpuLowering) -> None:
+    if dump.root is None:
+        return
+    rows = [
+        f"{record.symbol}\n    {record.kernel}: {record.reason}\n    configuration {record.config}"
+        + "".join(f"\n    not {name}: {why}" for name, why in record.rejected.items())
+        for record in lowering.records.values()
+    ]
+    (dump.root / "3-select.txt").write_text("\n".join(rows) + "\n")
+    for entry, plan in plans.items():
+        lines = [f"arena {plan.arena_bytes:,} bytes at the bounds {plan.bounds}"]
+        lines += [
+            f"{index:4d}  {launch.kernel} {launch.grid}    # {launch.label}"
+            for index, launch in enumerate(plan.launches)
+        ]
+        (dump.root / f"5-plan.{entry}.txt").write_text("\n".join(lines) + "\n")
+
+
+def _versions() -> dict[str, str]:
+    import triton
+    import tvm
+
+    return {
+        "tvm": str(tvm.__version__), "triton": str(triton.__version__), "numpy": np.__version__
+    }
