@@ -24,13 +24,15 @@ MEASURED_FIRST = "sm_90"  # the architecture whose rows are borrowed where one h
 @dataclass(frozen=True)
 class GpuChoice:
     """A kernel under a configuration. kernel: None for a provider's call, whose name is
-    kernel_name. reason: for a person. rejected: kernel → why it was passed over."""
+    kernel_name. reason: for a person. rejected: kernel → why it was passed over. measured: by a row
+    of this architecture."""
 
     kernel_name: str
     kernel: TritonKernel | None
     config: Config
     reason: str
     rejected: Mapping[str, str] = field(default_factory=dict)
+    measured: bool = False
 
 
 @functools.cache
@@ -77,7 +79,8 @@ def choose_kernel(
     kernels, rejected = supporting(problem, target)
     for row, distance in rows.near(problem):
         if row.kernel in vendors:
-            return GpuChoice(row.kernel, None, {}, _measured(row, distance, target), rejected)
+            reason = _measured(row, distance, target)
+            return GpuChoice(row.kernel, None, {}, reason, rejected, measured=True)
         kernel = kernels.get(row.kernel)
         if kernel is None:
             continue
@@ -86,7 +89,7 @@ def choose_kernel(
         if dict(config) not in offered:
             config = offered[0]
             reason += "; its configuration does not fit here, so the analytic one"
-        return GpuChoice(kernel.name, kernel, config, reason, rejected)
+        return GpuChoice(kernel.name, kernel, config, reason, rejected, measured=True)
     if not kernels:
         raise _unsupported(problem, target, rejected)
     if target.name != MEASURED_FIRST:

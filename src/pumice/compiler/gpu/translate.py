@@ -25,8 +25,6 @@ INPUT_RANKS = {
     "tokens": ("T",), "positions": ("T",), "slots": ("T",), "query_start": ("S1",),
     "context_len": ("S",), "block_table": ("S", "M"), "sample_rows": ("R",),
 }  # fmt: skip
-#: Blocks of the cache, as specs have them: the plans hold its strides and not its size.
-CACHE_BLOCKS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,10 @@ class Translator:
             _, kv_heads, a, b = (dimension(n) for n in var.ty.shape)
             dim = a if kind == "k" else b
             assert isinstance(kv_heads, int) and isinstance(dim, int)
-            spec = TensorSpec((CACHE_BLOCKS, self.block_size, kv_heads, dim), self.dtype)
+            # Plans hold the cache's strides and not its size; measured rows are found by the blocks
+            # that the sequences need.
+            blocks = self.shape.sequences * self.shape.blocks
+            spec = TensorSpec((blocks, self.block_size, kv_heads, dim), self.dtype)
             return Value("cache", kind, spec, layer=int(layer))
         return self.weight((name,)).values()[""]
 
