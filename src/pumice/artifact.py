@@ -30,7 +30,7 @@ from typing import Any
 
 from pumice.errors import ArtifactError
 
-SCHEMA = 1
+SCHEMA = 2
 FILL = "fill"
 _AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 Expr = Any  # int | str | list[Expr]; recursive aliases are beyond Python 3.10's mypy
@@ -195,7 +195,17 @@ class Manifest:
     weights: tuple[WeightRecord, ...] = ()  # GPUs
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
+        """Writes it: a launch or a weight a line, the rest indented."""
+        rest = dataclasses.replace(self, entries={}, weights=())
+        data = dataclasses.asdict(rest)
+        data["entries"] = {name: f"<plan {name}>" for name in self.entries}
+        data["weights"] = "<weights>"
+        text = json.dumps(data, indent=1)
+        for name, plan in self.entries.items():
+            text = text.replace(json.dumps(f"<plan {name}>"), _plan_text(plan), 1)
+        weights = [json.dumps(dataclasses.astuple(weight)) for weight in self.weights]
+        text = text.replace('"<weights>"', "[" + ",\n  ".join(weights) + "]", 1)
+        path.write_text(text, encoding="utf-8")
 
     @staticmethod
     def load(path: Path) -> Manifest:
@@ -218,16 +228,37 @@ class Manifest:
             raise ArtifactError(f"{path} is damaged: {error!r}", hint=_AGAIN) from None
 
 
-def _argument(value: Any) -> Any:
-    return BufferRef(**value) if isinstance(value, dict) else value
+def _plan_text(plan: Plan) -> str:
+    """A plan as JSON. An argument that is a buffer is [space, name, offset, layer]."""
+    lines = []
+    for launch in plan.launches:
+        row = dict(vars(launch))
+        row["arguments"] = [
+            [a.space, a.name, a.offset, a.layer] if isinstance(a, BufferRef) else a
+            for a in launch.arguments
+        ]
+        lines.append(json.dumps(row, separators=(",", ":")))
+    head = {**vars(plan), "output": vars(plan.output), "launches": "<launches>"}
+    text = ",\n    ".join(lines)
+    return json.dumps(head).replace('"<launches>"', f"[\n    {text}]", 1)
 
 
-def _plan(data: dict[str, Any]) -> Plan:
+def _plan(data: dict[str, Any], known: dict[Any, BufferRef]) -> Plan:
+    """known: buffers that were read before; layers and plans share most of theirs."""
+
+    def argument(value: Any) -> Any:
+        if not (isinstance(value, list) and len(value) == 4):
+            return value
+        key = tuple(value)
+        if key not in known:
+            known[key] = BufferRef(*value)
+        return known[key]
+
     launches = tuple(
         Launch(
             **{
                 **item,
-                "arguments": tuple(_argument(a) for a in item["arguments"]),
+                "arguments": tuple(argument(a) for a in item["arguments"]),
                 "grid": None if item.get("grid") is None else tuple(item["grid"]),
             }
         )
@@ -243,6 +274,7 @@ def _plan(data: dict[str, Any]) -> Plan:
 
 
 def _manifest(data: dict[str, Any]) -> Manifest:
+    known: dict[Any, BufferRef] = {}
     cache = dict(data["cache"])
     cache["k_block_shape"] = tuple(cache["k_block_shape"])
     cache["v_block_shape"] = tuple(cache["v_block_shape"])
@@ -261,13 +293,14 @@ def _manifest(data: dict[str, Any]) -> Manifest:
         target=data["target"],
         model=ModelInfo(**data["model"]),
         cache=CacheSpec(**cache),
-        entries={name: _plan(plan) for name, plan in data["entries"].items()},
+        entries={name: _plan(plan, known) for name, plan in data["entries"].items()},
         kernels=kernels,
         schema=data["schema"],
         versions=data.get("versions", {}),
         memory=data.get("memory", {}),
         options=data.get("options", {}),
         weights=tuple(
-            WeightRecord(**{**w, "shape": tuple(w["shape"])}) for w in data.get("weights", ())
+            WeightRecord(name, dtype, tuple(shape), fill)
+            for name, dtype, shape, fill in data.get("weights", ())
         ),
     )

@@ -33,9 +33,7 @@ def align(n: int, alignment: int = ALIGNMENT) -> int:
     return -(-n // alignment) * alignment
 
 
-def place(
-    tensors: Sequence[Lifetime], alignment: int = ALIGNMENT
-) -> tuple[dict[str, int], int]:
+def place(tensors: Sequence[Lifetime], alignment: int = ALIGNMENT) -> tuple[dict[str, int], int]:
     """Offsets by name, multiples of `alignment`, and the arena's size in bytes."""
     offsets: dict[str, int] = {}
     placed: list[tuple[int, int, Lifetime]] = []  # start, end, tensor

@@ -191,6 +191,4 @@ def _versions() -> dict[str, str]:
     import triton
     import tvm
 
-    return {
-        "tvm": str(tvm.__version__), "triton": str(triton.__version__), "numpy": np.__version__
-    }
+    return {"tvm": str(tvm.__version__), "triton": str(triton.__version__), "numpy": np.__version__}

@@ -35,9 +35,7 @@ def problem_of(call: Call) -> Problem:
 def similar(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Problems whose measured rows say something about this one, the nearest first, each with what
     differs. None of that changes what a kernel reads or computes by much."""
-    plain = replace(
-        problem, attrs={k: v for k, v in problem.attrs.items() if k != "out_dtype"}
-    )
+    plain = replace(problem, attrs={k: v for k, v in problem.attrs.items() if k != "out_dtype"})
     if plain != problem:
         yield "measured with outputs of the inputs' type", plain
     for dtype in _HALF:

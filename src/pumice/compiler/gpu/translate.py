@@ -127,7 +127,9 @@ class Translator:
     def _plain(self, var: Any) -> Value:
         value = self._of(var)
         if isinstance(value, Sum):
-            raise CompileError(f"{var.name!r} is a sum that no norm reads; GPUs have no call for it")
+            raise CompileError(
+                f"{var.name!r} is a sum that no norm reads; GPUs have no call for it"
+            )
         return value
 
     def _call(

@@ -182,9 +182,7 @@ def write_gpu_weights(
     """Packs and writes every weight, one at a time; returns the file's size in bytes. only_vectors:
     matrices are left out, to be filled at random where the artifact is loaded."""
     ordered = [use for use in uses.values() if use.form == "vector" or not only_vectors]
-    sizes = [
-        (value.name, value.spec.nbytes) for use in ordered for value in use.values().values()
-    ]
+    sizes = [(value.name, value.spec.nbytes) for use in ordered for value in use.values().values()]
     writer = WeightWriter(path, sizes)
     with writer:
         for done, use in enumerate(ordered, start=1):
