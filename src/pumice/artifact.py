@@ -15,7 +15,8 @@ max.
 A CPU's artifact has one plan an entry point ("decode", "extend", "embed"), for any sizes up to its
 bounds. A GPU's has one for each of some shapes, whose every integer is a number: its name is
 "<entry>@<T>x<S>x<M>", its bounds are that shape, and a smaller batch is padded to it: tokens and
-positions 0, slots −1, empty sequences without context, sample_rows 0. A launch whose kernel is
+positions 0, slots −1, empty sequences without context, sample_rows 0. A decode plan's result has
+its tokens' rows, in order, whatever sample_rows says. A launch whose kernel is
 FILL sets bytes: (buffer, bytes, value).
 """
 
