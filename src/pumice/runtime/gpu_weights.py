@@ -68,7 +68,7 @@ class DeviceWeights:
         path = directory / FILE
         mapped = None
         if path.is_file() or not random_weights:
-            mapped = MappedWeights(path)
+            mapped = MappedWeights(path, alignment=1)  # they are copied
             mapped.populate()
         there = set() if mapped is None else set(mapped.names())
         missing = [r for r in layout.records if r.name not in there]
