@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +129,8 @@ class KernelRecord:
 @dataclass(frozen=True)
 class WeightRecord:
     """A tensor of weights.safetensors, for GPUs. An artifact without (all of) its weights is filled
-    when it is loaded with random weights: with `fill`, or with random bits where that is None."""
+    when it is loaded with random weights: with `fill`, or where that is None with random bits
+    (integers) or small random numbers (floats)."""
 
     name: str
     dtype: str
@@ -152,14 +154,13 @@ class CacheSpec:
 
     def bytes_per_block(self) -> int:
         """Bytes of one block over all layers, keys and values."""
-        size = {"float16": 2, "bfloat16": 2, "float32": 4}[self.dtype]
-        k = size
-        for n in self.k_block_shape:
-            k *= n
-        v = size
-        for n in self.v_block_shape:
-            v *= n
-        return self.layers * (k + v)
+        elements = math.prod(self.k_block_shape) + math.prod(self.v_block_shape)
+        return self.layers * elements * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return {"float16": 2, "bfloat16": 2, "float32": 4}[self.dtype]
 
 
 @dataclass(frozen=True)

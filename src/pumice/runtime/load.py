@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pumice.artifact import Manifest
 from pumice.errors import ArtifactError, OutOfMemoryError, UsageError
 from pumice.runtime.devices.cpu import CpuDevice
 from pumice.runtime.executor import Executor
+from pumice.runtime.gpu_executor import GpuExecutor
+from pumice.runtime.gpu_load import load_gpu
 from pumice.runtime.memory import available_bytes
 from pumice.targets.detect import cpu_features
 
 DEFAULT_CONTEXT = 8192  # tokens of cache when nobody says otherwise and the model allows as many
 
 
+Loaded = Executor | GpuExecutor
+
+
 def load(
     directory: Path,
     *,
-    device: str = "cpu",
+    device: str = "auto",
     threads: int | None = None,
     num_blocks: int | None = None,
     context_length: int | None = None,
-) -> Executor:
+    contexts: int | None = None,
+    random_weights: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Loaded:
     """Loads an artifact.
 
-    num_blocks: blocks of the key/value cache (default: one context of `context_length`).
-    context_length: longest sequence; default the smaller of the model's and 8192.
-    Raises ArtifactError (damaged, or made for another device), OutOfMemoryError (before anything is
-    loaded), UsageError.
+    device: "auto" is the one that the artifact was compiled for; else "cpu", or a GPU's name
+    (`devices.driver.choose`). threads: of a CPU.
+    num_blocks: blocks of the key/value cache. By default a CPU gets one context of `context_length`
+    (or as many as `contexts` says); a GPU too when `context_length` is given, else what memory is
+    left, for at most `contexts` of the longest.
+    context_length: longest sequence; by default the model's, on a CPU at most 8192.
+    random_weights: of a GPU's artifact, what its file lacks is made up. progress: bytes of weights
+    done and in all, while a GPU's are copied.
+    Raises ArtifactError (damaged, or made for another device), DeviceError (no such driver or
+    device), OutOfMemoryError (before anything is loaded), UsageError.
     """
-    if device not in ("cpu", "auto"):
-        raise UsageError(f"device {device!r} cannot run this artifact; it was compiled for the CPU")
     directory = Path(directory)
     manifest = Manifest.load(directory / "manifest.json")
-    _check_target(manifest)
+    if contexts is not None and contexts < 1:
+        raise UsageError(f"contexts is {contexts}; it must be at least 1")
+    if manifest.target.get("api") != "cpu":
+        return load_gpu(
+            directory,
+            manifest,
+            device=device,
+            num_blocks=num_blocks,
+            context_length=context_length,
+            contexts=contexts,
+            random_weights=random_weights,
+            progress=progress,
+        )
+    if device not in ("cpu", "auto"):
+        raise UsageError(
+            f"device {device!r} cannot run this artifact; it was compiled for the CPU",
+            hint=f"Compile the model for it: pumice compile MODEL --device {device}",
+        )
+    if random_weights:
+        raise UsageError(
+            "random_weights is for a GPU's artifacts; this one was compiled for the CPU",
+            hint="Compile random:SHAPE instead.",
+        )
+    _check_features(manifest)
     longest = manifest.model.context_length
     if context_length is None:
         context_length = min(longest, DEFAULT_CONTEXT)
@@ -43,7 +79,7 @@ def load(
         )
     cache = manifest.cache
     if num_blocks is None:
-        num_blocks = -(-context_length // cache.block_size) + 1
+        num_blocks = (contexts or 1) * -(-context_length // cache.block_size) + 1
     if num_blocks < 1:
         raise UsageError(f"num_blocks is {num_blocks}; it must be at least 1")
     arena = max(plan.arena_bytes for plan in manifest.entries.values())
@@ -72,13 +108,8 @@ def load(
     )
 
 
-def _check_target(manifest: Manifest) -> None:
+def _check_features(manifest: Manifest) -> None:
     target = manifest.target
-    if target.get("api") != "cpu":
-        raise ArtifactError(
-            f"the artifact was compiled for {target.get('name')} ({target.get('api')}), "
-            "not for a CPU"
-        )
     missing = sorted(set(target.get("features", ())) - cpu_features())
     if missing:
         raise ArtifactError(

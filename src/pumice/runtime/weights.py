@@ -22,7 +22,8 @@ _AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 class MappedWeights:
     """Tensor name → address and size. The mapping lives as long as the object."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, alignment: int = ALIGNMENT) -> None:
+        """alignment: bytes of which each tensor must begin at a multiple."""
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -52,8 +53,8 @@ class MappedWeights:
                     f"{self.nbytes:,}",
                     hint=_AGAIN,
                 )
-            if (base + start) % ALIGNMENT:
-                raise ArtifactError(f"{path}: tensor {name!r} is not aligned to {ALIGNMENT} bytes")
+            if (base + start) % alignment:
+                raise ArtifactError(f"{path}: tensor {name!r} is not aligned to {alignment} bytes")
             self._tensors[name] = (base + start, end - start)
 
     def address(self, name: str) -> int:

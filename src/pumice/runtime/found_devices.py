@@ -1,0 +1,75 @@
+"""The GPUs that this machine's drivers show, for people and for messages."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from pumice.errors import PumiceError
+from pumice.runtime.devices.driver import choose
+from pumice.runtime.devices.driver.library import Driver
+from pumice.runtime.devices.driver.properties import DeviceProperties
+
+
+@dataclass(frozen=True)
+class DriverReport:
+    """One API. version: the driver's, "" when there is none. missing: why it shows no device, and
+    the next step; "" when it shows some.
+    """
+
+    api: str
+    version: str
+    devices: tuple[DeviceProperties, ...]
+    missing: str = ""
+    hint: str = ""
+
+
+def report(api: str) -> DriverReport:
+    """What the driver of an API says; never raises."""
+    try:
+        driver = choose.open_driver(choose.DeviceName(api))
+    except PumiceError as error:
+        return DriverReport(api, "", (), error.message, error.hint or "")
+    version = ""
+    try:
+        found = tuple(choose.devices(driver))
+        version = driver_version(driver)
+    except PumiceError as error:
+        return DriverReport(api, version, (), error.message, error.hint or "")
+    if not found:
+        return DriverReport(
+            api, version, (), f"the {api} driver shows no device",
+            "Check its own tool (nvidia-smi, rocminfo) and CUDA_VISIBLE_DEVICES or "
+            "HIP_VISIBLE_DEVICES.",
+        )  # fmt: skip
+    return DriverReport(api, version, found)
+
+
+def reports() -> list[DriverReport]:
+    """Of every API."""
+    return [report(api) for api in choose.TABLES]
+
+
+def device_line(properties: DeviceProperties) -> str:
+    """rocm:0 AMD Radeon RX 7900 XTX (gfx1100, 24.0 GiB, 0000:03:00.0)"""
+    p = properties
+    kind = ", integrated" if p.integrated else ""
+    return (
+        f"{p.api}:{p.ordinal} {p.name} ({p.arch}, {p.memory_bytes / 2**30:.1f} GiB, {p.pci}{kind})"
+    )
+
+
+def devices_here() -> str:
+    """One phrase: all devices of this machine."""
+    found = [device_line(p) for r in reports() for p in r.devices]
+    return ", ".join(["the CPU", *found])
+
+
+def driver_version(driver: Driver) -> str:
+    """CUDA counts 1000·major + 10·minor; HIP 10⁷·major + 10⁵·minor + patch."""
+    out = ctypes.c_int()
+    driver.call("driver_version", ctypes.byref(out), attempted="reading the driver's version")
+    number = out.value
+    if driver.table.api == "cuda":
+        return f"{number // 1000}.{number % 1000 // 10}"
+    return f"{number // 10**7}.{number // 10**5 % 100}.{number % 10**5}"

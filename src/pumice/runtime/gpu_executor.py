@@ -1,0 +1,238 @@
+"""Runs a GPU artifact's plans on a device, by its driver alone.
+
+Every plan has one shape, so all its addresses and integers are known when it is loaded: its
+launches are captured once, and a step is a copy of the batch, a captured graph and a copy of the
+result. Copies are outside the graph: the result's size is the batch's own, and two buffers take
+turns, so that a batch may be written while the one before it is still copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pumice.artifact import FILL, BufferRef, Manifest, evaluate
+from pumice.errors import ArtifactError, PumiceError
+from pumice.runtime.devices.driver.device import DriverDevice
+from pumice.runtime.devices.driver.graph import Graph
+from pumice.runtime.devices.driver.stream import Event, Stream
+from pumice.runtime.gpu_budget import CachePlan, fixed_need
+from pumice.runtime.gpu_cache import DeviceCache
+from pumice.runtime.gpu_inputs import PackedInputs, write_batch
+from pumice.runtime.gpu_kernels import Kernels
+from pumice.runtime.gpu_plans import PlanTable, ShapedPlan
+from pumice.runtime.gpu_weights import DeviceWeights, Progress, WeightLayout
+from pumice.runtime.step import StepBatch, StepLimits
+
+_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
+_STAGES = 2  # batches that may be on their way at once
+_Issue = Callable[[Stream], None]
+
+
+@dataclass
+class _BoundPlan:
+    """A plan with its graph; a view of each staging buffer."""
+
+    shaped: ShapedPlan
+    inputs: PackedInputs
+    views: list[dict[str, npt.NDArray[np.int32]]]
+    graph: Graph
+
+
+class GpuExecutor:
+    """A model loaded on a GPU; implements `runtime.step.Executable`.
+
+    One thread at a time, any thread. notes: what a person should know of the loading (a cache that
+    is smaller than it could be). cache_tokens: tokens that the cache holds.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        manifest: Manifest,
+        device: DriverDevice,
+        plans: PlanTable,
+        cache: CachePlan,
+        *,
+        random_weights: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.manifest, self.device, self._plans = manifest, device, plans
+        device.activate()
+        self._stream = device.stream()
+        need = fixed_need(directory, manifest, plans)
+        self._arena = device.allocate(max(1, need.arena))
+        self._inputs = device.allocate(need.inputs)
+        self._stages = [device.allocate_host(need.inputs) for _ in range(_STAGES)]
+        self._copied = [device.event(timed=False) for _ in range(_STAGES)]
+        self._turn = 0
+        self._results = device.allocate_host(max(4 * p.shape.rows * self._width(p)
+                                                 for p in plans.all()))  # fmt: skip
+        self._kernels = Kernels(device, directory, manifest)
+        self._weights = DeviceWeights(device, WeightLayout(manifest.weights))
+        self._cache = DeviceCache(device, manifest.cache, cache)
+        cache = self._cache.plan
+        self.notes = list(cache.notes)
+        self._weights.load(
+            self._stream, directory, random_weights=random_weights, progress=progress
+        )
+        spec, widest = manifest.cache, plans.widest
+        self.max_blocks = -(-cache.context_length // spec.block_size)
+        embed = plans.of("embed")
+        self.limits = StepLimits(
+            vocab_size=manifest.model.vocab_size,
+            max_tokens=widest.tokens,
+            max_sequences=widest.sequences,
+            max_rows=widest.rows,
+            context_length=cache.context_length,
+            block_size=spec.block_size,
+            num_blocks=cache.num_blocks,
+            hidden_size=self._width(embed[0]) if embed else 0,
+        )
+        self._bound: dict[str, _BoundPlan] = {}
+        # The first token of a conversation should not wait for the capture of its plan.
+        self._bind(next(iter(plans.of("decode") or plans.of("extend"))))
+
+    @property
+    def cache_tokens(self) -> int:
+        return self.limits.num_blocks * self.limits.block_size
+
+    def _width(self, shaped: ShapedPlan) -> int:
+        """Columns of a plan's result."""
+        width = shaped.plan.width
+        return self.manifest.model.vocab_size if width is None else width
+
+    # -- plans ------------------------------------------------------------------------------------
+
+    def _address(self, ref: BufferRef, inputs: PackedInputs) -> int:
+        match ref.space:
+            case "arena":
+                return self._arena.address + ref.offset
+            case "weight":
+                return self._weights.address(ref.name) + ref.offset
+            case "input":
+                return self._inputs.address + inputs.offsets[ref.name] + ref.offset
+            case "cache":
+                return self._cache.address(ref.name, ref.layer) + ref.offset
+        raise ArtifactError(f"the plan refers to the unknown space {ref.space!r}", hint=_AGAIN)
+
+    def _issues(self, shaped: ShapedPlan, inputs: PackedInputs) -> list[_Issue]:
+        """What puts each launch of a plan into a stream."""
+        bounds = shaped.plan.bounds
+        found: list[_Issue] = []
+        for launch in shaped.plan.launches:
+            values = [
+                self._address(a, inputs)
+                if isinstance(a, BufferRef)
+                else (a if isinstance(a, float) else evaluate(a, bounds))
+                for a in launch.arguments
+            ]
+            if launch.kernel == FILL:
+                found.append(self._fill(*(int(v) for v in values)))
+            else:
+                found.append(self._kernels.bind(launch, values).issue)
+        return found
+
+    def _fill(self, address: int, nbytes: int, value: int) -> _Issue:
+        return lambda stream: self.device.fill(address, value, nbytes, stream)
+
+    def _bind(self, shaped: ShapedPlan) -> _BoundPlan:
+        """A plan ready to run, captured when it is first needed."""
+        bound = self._bound.get(shaped.name)
+        if bound is not None:
+            return bound
+        inputs = PackedInputs(shaped.shape)
+        try:
+            issues = self._issues(shaped, inputs)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, PumiceError):
+                raise
+            raise ArtifactError(
+                f"plan {shaped.name!r} is damaged: {error!r}", hint=_AGAIN
+            ) from None
+
+        def record() -> None:
+            for issue in issues:
+                issue(self._stream)
+
+        graph = self.device.capture(self._stream, record)
+        views = [inputs.views(stage.array) for stage in self._stages]
+        bound = _BoundPlan(shaped, inputs, views, graph)
+        self._bound[shaped.name] = bound
+        return bound
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def step(self, batch: StepBatch) -> np.ndarray:
+        """Runs a batch; returns logits float32[R, V], valid until the next step.
+
+        UsageError when no plan is large enough.
+        """
+        return self._run(self._plans.choose(batch, self.limits), batch)
+
+    def embed(self, batch: StepBatch) -> np.ndarray:
+        """Runs a batch; returns hidden states float32[R, H], valid until the next step.
+
+        UsageError when no plan is large enough, UnsupportedError when the artifact has none.
+        """
+        model = self.manifest.model.name
+        return self._run(self._plans.choose_embedding(batch, self.limits, model), batch)
+
+    def _run(self, shaped: ShapedPlan, batch: StepBatch) -> np.ndarray:
+        self.device.activate()
+        bound = self._bind(shaped)
+        self._upload(bound, batch)
+        bound.graph.launch(self._stream)
+        return self._download(shaped, len(batch.sample_rows))
+
+    def _upload(self, bound: _BoundPlan, batch: StepBatch) -> None:
+        """Puts the copy of a batch's arrays into the stream."""
+        turn = self._turn
+        self._turn = (turn + 1) % _STAGES
+        copied = self._copied[turn]
+        copied.synchronize()  # the last copy out of this buffer
+        write_batch(bound.views[turn], batch)
+        staged = self._stages[turn].array[: bound.inputs.nbytes]
+        self.device.upload(self._inputs.address, staged, self._stream)
+        self._stream.record(copied)
+
+    def _download(self, shaped: ShapedPlan, rows: int) -> np.ndarray:
+        """The first rows of a plan's result, after everything in the stream."""
+        width = self._width(shaped)
+        result = self._results.array[: 4 * rows * width].view(np.float32).reshape(rows, width)
+        if rows:
+            address = self._address(shaped.plan.output, self._bound[shaped.name].inputs)
+            self.device.download(result, address, self._stream)
+        self._stream.synchronize()
+        return result
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies blocks of the cache, in all layers: (from, to), one after the other."""
+        self.device.activate()
+        self._cache.copy_blocks(pairs, self._stream)
+
+    def profile(self, batch: StepBatch) -> list[tuple[str, str, float]]:
+        """Runs a batch launch by launch; returns (label, kernel, seconds) of each."""
+        self.device.activate()
+        shaped = self._plans.choose(batch, self.limits)
+        bound = self._bind(shaped)
+        self._upload(bound, batch)
+        issues = self._issues(shaped, bound.inputs)
+        marks: list[Event] = [self.device.event() for _ in range(len(issues) + 1)]
+        self._stream.record(marks[0])
+        for issue, mark in zip(issues, marks[1:], strict=True):
+            issue(self._stream)
+            self._stream.record(mark)
+        self._stream.synchronize()
+        return [
+            (launch.label, launch.kernel, end.milliseconds_since(begin) / 1e3)
+            for launch, begin, end in zip(shaped.plan.launches, marks, marks[1:], strict=False)
+        ]
+
+    def plan_name(self, batch: StepBatch) -> str:
+        """Which of the manifest's entries a batch runs."""
+        return self._plans.choose(batch, self.limits).name

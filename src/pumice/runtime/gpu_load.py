@@ -1,0 +1,131 @@
+"""Loads a GPU artifact: the device it was made for, and what fits there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pumice.artifact import Manifest
+from pumice.errors import ArtifactError, DeviceError, UsageError
+from pumice.runtime.devices.driver import choose
+from pumice.runtime.devices.driver.device import DriverDevice
+from pumice.runtime.devices.driver.properties import DeviceProperties
+from pumice.runtime.found_devices import devices_here
+from pumice.runtime.gpu_budget import fixed_need, plan_cache
+from pumice.runtime.gpu_executor import GpuExecutor
+from pumice.runtime.gpu_plans import PlanTable
+from pumice.runtime.gpu_weights import Progress
+from pumice.targets import TARGETS
+
+
+def load_gpu(
+    directory: Path,
+    manifest: Manifest,
+    *,
+    device: str = "auto",
+    num_blocks: int | None = None,
+    context_length: int | None = None,
+    contexts: int | None = None,
+    random_weights: bool = False,
+    progress: Progress | None = None,
+) -> GpuExecutor:
+    """Loads an artifact on `device`, or with "auto" on the best one of the artifact's API.
+
+    num_blocks, context_length, contexts: see `gpu_budget.plan_cache`. random_weights: made up where
+    the artifact has none. progress: bytes of weights done, in all.
+    Raises ArtifactError (damaged, or made for another device), DeviceError (no such driver or
+    device), OutOfMemoryError (before anything is loaded), UsageError.
+    """
+    plans = PlanTable(manifest)
+    need = fixed_need(directory, manifest, plans)
+    opened = open_for(manifest, device)
+    cache = plan_cache(
+        manifest,
+        plans.widest,
+        opened.memory(),
+        need,
+        device=str(opened),
+        num_blocks=num_blocks,
+        context_length=context_length,
+        contexts=contexts,
+    )
+    return GpuExecutor(
+        directory,
+        manifest,
+        opened,
+        plans,
+        cache,
+        random_weights=random_weights,
+        progress=progress,
+    )
+
+
+def open_for(manifest: Manifest, device: str) -> DriverDevice:
+    """The device that a name means, which must be one that the artifact's code runs on."""
+    api, arch = str(manifest.target["api"]), str(manifest.target["arch"])
+    if api not in choose.TABLES:
+        raise ArtifactError(f"{_made_for(manifest)}; this version cannot run that")
+    if device != "auto" and device.partition(":")[0] not in choose.TABLES:
+        raise UsageError(
+            f"{_made_for(manifest)}, not for device {device!r}",
+            hint=f"Use --device {api} on a machine that has one, or compile the model for this "
+            "machine: pumice compile MODEL --target native",
+        )
+    name = choose.parse(api if device == "auto" else device)
+    if name.api != api:
+        raise ArtifactError(
+            f"{_made_for(manifest)}, not for device {device!r}",
+            hint=f"Use --device {api}, or compile the model for the device: pumice compile MODEL "
+            f"--device {device}",
+        )
+    try:
+        driver = choose.open_driver(name)
+        found = choose.devices(driver)
+        if name.ordinal is None and name.pci is None:  # any device of the API will do
+            found = [p for p in found if runs_on(arch, p.arch)] or found
+        chosen = choose.choose(found, name)
+    except DeviceError as error:
+        raise DeviceError(
+            f"{_made_for(manifest)}: {error.message}",
+            hint=f"{error.hint or ''} This machine has {devices_here()}.".strip(),
+        ) from None
+    if not runs_on(arch, chosen.arch):
+        raise ArtifactError(
+            f"{_made_for(manifest)}; {_describe(chosen)} cannot run that code",
+            hint=f"Compile the model for it: pumice compile MODEL --device {device_name(name)}. "
+            f"This machine has {devices_here()}.",
+        )
+    return DriverDevice(driver, chosen)
+
+
+def device_name(name: choose.DeviceName) -> str:
+    """A parsed name as people write it."""
+    if name.emulated is not None:
+        return f"{name.api}:{'sanitized' if name.sanitize else 'emulated'}-{name.emulated}"
+    rest = name.pci if name.ordinal is None else name.ordinal
+    return name.api if rest is None else f"{name.api}:{rest}"
+
+
+def runs_on(arch: str, device: str) -> bool:
+    """Whether code for one architecture runs on a device of another.
+
+    NVIDIA's code before Hopper runs on later minor versions of its major one (CUDA Programming
+    Guide, binary compatibility); Triton's for sm_90 and later uses what only that very one has.
+    AMD's runs on its own.
+    """
+    if arch == device:
+        return True
+    made, there = arch.removeprefix("sm_"), device.removeprefix("sm_")
+    if not (made.isdecimal() and there.isdecimal()):
+        return False
+    return int(made) < 90 and made[:-1] == there[:-1] and made < there
+
+
+def _made_for(manifest: Manifest) -> str:
+    target = manifest.target
+    rows = [t for t in TARGETS if t.name == target["name"]]
+    description = f": {rows[0].description}" if rows and rows[0].description else ""
+    return f"the artifact was compiled for {target['name']} ({target['api']}{description})"
+
+
+def _describe(p: DeviceProperties) -> str:
+    return f"{p.api}:{p.ordinal} ({p.name}, {p.arch}, {p.pci})"

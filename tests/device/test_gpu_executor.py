@@ -1,0 +1,289 @@
+"""A GPU artifact, run through the real driver code on an emulated card, against NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import gpu_artifact as toy
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from pumice.artifact import Launch, Manifest
+from pumice.errors import ArtifactError, DeviceError, OutOfMemoryError, UsageError
+from pumice.runtime.devices.driver.device import DriverDevice
+from pumice.runtime.gpu_executor import GpuExecutor
+from pumice.runtime.load import load
+
+CARD = "rocm:emulated-gfx1100"
+PROMPTS = np.random.default_rng(7).integers(0, toy.VOCABULARY, (4, toy.CONTEXT)).tolist()
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("toy")
+    toy.write(directory)
+    return directory
+
+
+@pytest.fixture
+def executor(artifact: Path) -> GpuExecutor:
+    return loaded(artifact)
+
+
+def loaded(directory: Path, device: str = CARD, **options: object) -> GpuExecutor:
+    executor = load(directory, device=device, **options)  # type: ignore[arg-type]
+    assert isinstance(executor, GpuExecutor)
+    return executor
+
+
+def check(found: np.ndarray, wanted: np.ndarray) -> None:
+    assert found.shape == wanted.shape
+    assert found.dtype == np.float32
+    assert np.linalg.norm(found - wanted) <= 1e-3 * np.linalg.norm(wanted)
+
+
+def poison_cache(executor: GpuExecutor) -> None:
+    buffer, stream = executor._cache._buffer, executor._stream
+    executor.device.fill(buffer.address, 0xFF, buffer.nbytes, stream)  # NaN in float16
+    stream.synchronize()
+
+
+def test_limits_are_the_widest_plan_s(executor: GpuExecutor) -> None:
+    limits = executor.limits
+    assert (limits.max_tokens, limits.max_sequences, limits.max_rows) == (8, 3, 3)
+    assert (limits.context_length, limits.block_size, limits.hidden_size) == (64, 16, 32)
+    assert executor.cache_tokens == limits.num_blocks * 16 == (3 * 4 + 1) * 16
+    assert executor.notes == []
+
+
+def test_prompts_and_decode_alone_and_together(executor: GpuExecutor) -> None:
+    poison_cache(executor)
+    a, b, c, _ = PROMPTS
+    chunk = toy.batch([(a[:5], 0, [3, 9]), (b[:3], 0, [2])])
+    assert executor.plan_name(chunk) == "extend@8x3x4"
+    check(executor.step(chunk), np.stack([toy.reference(a)[4], toy.reference(b)[2]]))
+    # 13 of 18 tokens on: over a block's end, with a decoding sequence beside it
+    first = executor.step(toy.batch([(a[5:12], 5, [3])]))
+    check(first, toy.reference(a)[11:12])
+    mixed = toy.batch([(a[12:18], 12, [3, 9]), (b[3:4], 3, [2])])
+    check(executor.step(mixed), np.stack([toy.reference(a)[17], toy.reference(b)[3]]))
+    two = toy.batch([(a[18:19], 18, [3, 9]), (b[4:5], 4, [2])])
+    assert executor.plan_name(two) == "decode@2x2x4"
+    check(executor.step(two), np.stack([toy.reference(a)[18], toy.reference(b)[4]]))
+    one = toy.batch([(c[:1], 0, [12])])
+    assert executor.plan_name(one) == "decode@2x2x4"
+    check(executor.step(one), toy.reference(c)[:1])
+    three = toy.batch([(c[1:2], 1, [12]), (a[19:20], 19, [3, 9]), (b[5:6], 5, [2])])
+    assert executor.plan_name(three) == "extend@8x3x4"
+    check(
+        executor.step(three),
+        np.stack([toy.reference(c)[1], toy.reference(a)[19], toy.reference(b)[5]]),
+    )
+
+
+def test_what_fills_a_batch_up_writes_nothing(executor: GpuExecutor) -> None:
+    poison_cache(executor)
+    executor.step(toy.batch([(PROMPTS[0][:3], 0, [1])]))
+    shape = (2, executor.limits.num_blocks, toy.BLOCK, toy.WIDTH)
+    cache = executor.device.read(executor._cache._buffer.address, shape, np.float16)
+    assert np.isfinite(cache[:, 1, :3]).all()
+    cache[:, 1, :3] = np.nan
+    assert np.isnan(cache).all()
+
+
+def test_a_prompt_s_chunk_without_rows(executor: GpuExecutor) -> None:
+    a = PROMPTS[0]
+    assert executor.step(toy.batch([(a[:6], 0, [0])], rows=[])).shape == (0, toy.VOCABULARY)
+    check(executor.step(toy.batch([(a[6:7], 6, [0])])), toy.reference(a)[6:7])
+
+
+def test_several_rows_of_a_sequence(executor: GpuExecutor) -> None:
+    a = PROMPTS[1]
+    check(executor.step(toy.batch([(a[:6], 0, [0])], rows=[5, 0, 2])), toy.reference(a)[[5, 0, 2]])
+
+
+def test_hidden_states(executor: GpuExecutor) -> None:
+    a = PROMPTS[2]
+    found = executor.embed(toy.batch([(a[:7], 0, [4])], rows=range(7)))
+    check(found, toy.reference(a[:7], "proj"))
+
+
+def test_another_thread_may_run_a_step(executor: GpuExecutor) -> None:
+    results: list[np.ndarray] = []
+    thread = threading.Thread(
+        target=lambda: results.append(executor.step(toy.batch([(PROMPTS[0][:4], 0, [0])])))
+    )
+    thread.start()
+    thread.join()
+    check(results[0], toy.reference(PROMPTS[0])[3:4])
+
+
+def test_copied_blocks_continue_a_sequence(executor: GpuExecutor) -> None:
+    a = PROMPTS[3]
+    executor.step(toy.batch([(a[:8], 0, [5])]))
+    executor.copy_blocks([(5, 7), (7, 2)])
+    executor.step(toy.batch([(PROMPTS[0][:8], 0, [5])]))  # the original is overwritten
+    check(executor.step(toy.batch([(a[8:9], 8, [2])])), toy.reference(a)[8:9])
+
+
+def test_profile_names_every_launch(executor: GpuExecutor) -> None:
+    batch = toy.batch([(PROMPTS[0][:4], 0, [0])])
+    rows = executor.profile(batch)
+    plan = executor.manifest.entries[executor.plan_name(batch)]
+    assert [(label, kernel) for label, kernel, _ in rows] == [
+        (launch.label, launch.kernel) for launch in plan.launches
+    ]
+    assert all(seconds >= 0 for _, _, seconds in rows)
+    assert sum(seconds for _, _, seconds in rows) > 0
+
+
+def test_a_batch_that_no_plan_holds(executor: GpuExecutor) -> None:
+    with pytest.raises(UsageError, match=r"9 tokens, 1 sequences.*max_tokens=8"):
+        executor.step(toy.batch([(PROMPTS[0][:9], 0, [0])]))
+    with pytest.raises(UsageError, match="contexts of 5 blocks"):
+        executor.step(toy.batch([([1], 64, [0, 1, 2, 3, 4])]))
+
+
+def test_no_access_that_a_sanitizer_finds(artifact: Path) -> None:
+    executor = loaded(artifact, "rocm:sanitized-gfx1100")
+    a = PROMPTS[0]
+    check(executor.step(toy.batch([(a[:5], 0, [3])])), toy.reference(a)[4:5])
+    check(executor.step(toy.batch([(a[5:6], 5, [3])])), toy.reference(a)[5:6])
+
+
+# Loading
+
+
+def altered(artifact: Path, folder: Path, **changes: object) -> Path:
+    """The artifact with another manifest."""
+    for file in artifact.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    manifest = Manifest.load(artifact / "manifest.json")
+    dataclasses.replace(manifest, **changes).save(folder / "manifest.json")  # type: ignore[arg-type]
+    return folder
+
+
+def test_another_architecture(artifact: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"compiled for gfx1100 .*gfx942.* cannot run") as error:
+        load(artifact, device="rocm:emulated-gfx942")
+    assert "--device rocm:emulated-gfx942" in str(error.value.hint)
+
+
+def test_another_api(artifact: Path) -> None:
+    with pytest.raises(ArtifactError, match="compiled for gfx1100"):
+        load(artifact, device="cuda")
+    with pytest.raises(UsageError, match="not for device 'cpu'"):
+        load(artifact, device="cpu")
+
+
+def test_a_machine_without_the_driver(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pumice.runtime.devices.driver import choose
+
+    monkeypatch.setitem(
+        choose.TABLES, "rocm", dataclasses.replace(choose.TABLES["rocm"], libraries=("libnone.so",))
+    )
+    with pytest.raises(DeviceError, match=r"RX 7900 XTX.*cannot be loaded.*libnone") as error:
+        load(artifact)
+    assert "This machine has the CPU" in str(error.value.hint)
+
+
+def test_weights_are_missing_and_made_up(artifact: Path, tmp_path: Path) -> None:
+    directory = altered(artifact, tmp_path)
+    arrays = toy.weights()
+    kept = {name: arrays[name] for name in ("embedding", "inv_freq")}
+    save_file(kept, directory / "weights.safetensors")
+    with pytest.raises(ArtifactError, match="lacks 3 of 5 tensors"):
+        loaded(directory)
+    told: list[tuple[int, int]] = []
+    executor = loaded(
+        directory, random_weights=True, progress=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (sum(a.nbytes for a in arrays.values()),) * 2
+    norm = executor.device.read(executor._weights.address("norm"), (toy.WIDTH,), np.float16)
+    assert (norm == 1).all()
+    head = executor.device.read(executor._weights.address("head"), (toy.VOCABULARY,), np.float16)
+    assert 0.005 < head.astype(np.float32).std() < 0.05
+    embedding = executor.device.read(executor._weights.address("embedding"), (43, 32), np.float16)
+    assert (embedding == arrays["embedding"]).all()
+    assert np.isfinite(executor.step(toy.batch([(PROMPTS[0][:4], 0, [0])]))).all()
+    (directory / "weights.safetensors").unlink()
+    assert np.isfinite(
+        loaded(directory, random_weights=True).step(toy.batch([(PROMPTS[0][:4], 0, [0])]))
+    ).all()
+
+
+def test_a_tensor_of_another_size(artifact: Path, tmp_path: Path) -> None:
+    directory = altered(artifact, tmp_path)
+    save_file({**toy.weights(), "norm": np.ones(3, np.float16)}, directory / "weights.safetensors")
+    with pytest.raises(ArtifactError, match=r"'norm' has 6 bytes; float16\[32\] takes 64"):
+        loaded(directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kernel": "nobody"}, "names kernel 'nobody'"),
+        ({"grid": None}, "has grid None"),
+        ({"arguments": (1, 2)}, "2 arguments"),
+    ],
+)
+def test_a_damaged_plan(
+    artifact: Path, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    manifest = Manifest.load(artifact / "manifest.json")
+    plan = manifest.entries["decode@2x2x4"]
+    first: Launch = dataclasses.replace(plan.launches[0], **change)  # type: ignore[arg-type]
+    damaged = dataclasses.replace(plan, launches=(first, *plan.launches[1:]))
+    directory = altered(artifact, tmp_path, entries={**manifest.entries, "decode@2x2x4": damaged})
+    with pytest.raises(ArtifactError, match=message):
+        loaded(directory)
+
+
+def test_a_missing_code_object(artifact: Path, tmp_path: Path) -> None:
+    directory = altered(artifact, tmp_path)
+    next(directory.glob("*.hsaco")).unlink()
+    with pytest.raises(ArtifactError, match="lacks kernels"):
+        loaded(directory)
+
+
+def test_the_cache_shrinks_when_the_device_has_less(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate = DriverDevice.allocate
+
+    def small(device: DriverDevice, nbytes: int) -> object:
+        if nbytes > 9 * 2 * toy.BLOCK * toy.WIDTH * 2:
+            raise OutOfMemoryError("no more")
+        return allocate(device, nbytes)
+
+    monkeypatch.setattr(DriverDevice, "allocate", small)
+    executor = loaded(artifact)
+    assert executor.limits.num_blocks == 9
+    assert "144 tokens instead of 176" in executor.notes[-1]
+    with pytest.raises(OutOfMemoryError):
+        loaded(artifact, num_blocks=12)
+
+
+def test_the_run_side_needs_no_compiler(artifact: Path) -> None:
+    code = f"""
+import sys
+for name in ("tvm", "tvm_ffi", "triton", "torch"):
+    sys.modules[name] = None
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+import numpy as np
+from pumice.runtime.load import load
+from pumice.runtime.step import StepBatch
+executor = load(Path({str(artifact)!r}), device={CARD!r})
+ints = lambda *values: np.array(values, np.int32)
+batch = StepBatch(ints(1, 2), ints(0, 1), ints(0, 1), ints(0, 2), ints(2), ints(0)[None], ints(1))
+print(*executor.step(batch)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    check(np.array([done.stdout.split()], np.float32), toy.reference([1, 2])[1:])
