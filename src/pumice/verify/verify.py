@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pumice.dtypes import numpy_dtype
 from pumice.errors import PumiceError
 from pumice.operators.base import OperatorSpec
 from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
 from pumice.operators.triton.build import Binary
 from pumice.operators.triton.plan import Problem, TritonKernel
 from pumice.targets import Target
+from pumice.verify.judge import judge
 from pumice.verify.runner import Runner, problem_of
 
 
@@ -41,28 +41,6 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return not self.text and self.error <= self.tolerance
-
-
-def relative_error(got: np.ndarray, expected: Any) -> float:
-    """‖got − expected‖ / ‖expected‖; infinite where something is not finite that should be."""
-    a, b = got.astype(np.float64), np.asarray(expected).astype(np.float64)
-    if a.shape != b.shape:
-        return float("inf")
-    finite = np.isfinite(b)
-    if not np.isfinite(a[finite]).all():
-        return float("inf")
-    norm = float(np.linalg.norm(b[finite]))
-    return float(np.linalg.norm(a[finite] - b[finite])) / (norm or 1.0)
-
-
-def tolerance_of(spec: OperatorSpec, problem: Problem, output: str) -> float:
-    """Of an output: by its dtype, loosened to that of the inputs where they are coarser."""
-    names = {problem[output].dtype}
-    names |= {t.dtype for t in problem.inputs.values() if numpy_dtype(t.dtype).kind not in "iu"}
-    if problem.attrs.get("precision") == "tf32":
-        names.add("tf32")
-    known = [spec.tolerance[name] for name in names if name in spec.tolerance]
-    return float(max(known)) if known else 1e-2
 
 
 @dataclass(frozen=True)
@@ -120,12 +98,7 @@ def _one(runner: Runner, case: Case) -> Verdict:
     try:
         got = runner.case(case.spec, case.kernel, case.attrs, case.inputs)
         expected = case.spec.reference(case.attrs, case.inputs)
-        worst = -1.0
-        for name, reference in expected.items():
-            limit = tolerance_of(case.spec, case.problem, name)
-            mine = relative_error(got[name], reference)
-            if mine / limit > worst:
-                worst, error, tolerance = mine / limit, mine, limit
+        error, tolerance = judge(case.spec, case.problem, got, expected)
     except PumiceError as problem:
         text = problem.message
     registers = [_registers(binary) for binary in runner.last]
