@@ -18,6 +18,8 @@ from pumice.targets import Target
 from pumice.verify.judge import judge
 from pumice.verify.runner import Runner, problem_of
 
+SEED = 7  # of the cases' random numbers
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -59,6 +61,11 @@ class Case:
         return sum(int(array.size) for array in self.inputs.values())
 
 
+def case_at(spec: OperatorSpec, kernel: TritonKernel, index: int, attrs: Any, inputs: Any) -> Case:
+    """A spec's case with its problem."""
+    return Case(spec, kernel, index, attrs, inputs, problem_of(spec, attrs, inputs))
+
+
 def cases_of(target: Target, operators: Iterable[str] = (), most: int | None = None) -> list[Case]:
     """Cases of the operators (all when none is named) that the kernels support on the target.
 
@@ -67,13 +74,13 @@ def cases_of(target: Target, operators: Iterable[str] = (), most: int | None = N
     found: list[Case] = []
     for name in operators or GPU_OPERATORS:
         spec = get_spec(name)
-        made = spec.cases(np.random.default_rng(7))
+        made = spec.cases(np.random.default_rng(SEED))
         for kernel in triton_kernels_of(name):
             mine = []
             for index, (attrs, inputs) in enumerate(made):
-                problem = problem_of(spec, attrs, inputs)
-                if kernel.supports(problem, target) is None:
-                    mine.append(Case(spec, kernel, index, attrs, inputs, problem))
+                case = case_at(spec, kernel, index, attrs, inputs)
+                if kernel.supports(case.problem, target) is None:
+                    mine.append(case)
             if most is not None:
                 full = [c for c in mine if all(array.size for array in c.inputs.values())]
                 mine = sorted(full, key=lambda c: c.size)[:most]
@@ -86,13 +93,14 @@ def verify(
 ) -> Iterator[Verdict]:
     """Runs cases one after the other; `done` is told of each."""
     for case in cases:
-        verdict = _one(runner, case)
+        verdict = run_case(runner, case)
         if done is not None:
             done(verdict)
         yield verdict
 
 
-def _one(runner: Runner, case: Case) -> Verdict:
+def run_case(runner: Runner, case: Case) -> Verdict:
+    """Runs and judges one case. Whatever goes wrong becomes the verdict's text."""
     start = time.perf_counter()
     error, tolerance, text = float("nan"), 0.0, ""
     try:
@@ -101,6 +109,8 @@ def _one(runner: Runner, case: Case) -> Verdict:
         error, tolerance = judge(case.spec, case.problem, got, expected)
     except PumiceError as problem:
         text = problem.message
+    except Exception as fault:  # of a kernel's plan, or of the emulator: the other cases go on
+        text = f"{type(fault).__name__}: {fault}"
     registers = [_registers(binary) for binary in runner.last]
     return Verdict(
         operator=case.spec.name,
