@@ -21,6 +21,7 @@ from pumice.operators.base import KernelSource
 from pumice.operators.quantized import GROUP, LIMIT
 from pumice.targets import Target
 from pumice.targets.cpu import CPU_TARGETS
+from pumice.verify.judge import relative_error as relative_error
 
 GUARD = 64  # bytes before and after an output
 _GUARD_BYTE = 0xA5
@@ -134,16 +135,6 @@ class Runner:
         self.function(*self.bind(inputs, scratch, sizes))
         for name, output in scratch.items():
             output.check_guards(name)
-
-
-def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
-    """‖actual − expected‖ / ‖expected‖ in float64; 0 for two empty arrays, NaN wherever `actual`
-    has one."""
-    a, e = actual.astype(np.float64), expected.astype(np.float64)
-    assert a.shape == e.shape, f"shape {a.shape}, expected {e.shape}"
-    if a.size == 0:
-        return 0.0
-    return float(np.linalg.norm(a - e) / max(np.linalg.norm(e), 1e-30))
 
 
 def check_quantized(

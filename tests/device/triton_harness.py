@@ -21,6 +21,7 @@ from pumice.dtypes import TRITON_NAMES, numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.triton.plan import Config, Plan, Problem, TensorSpec, TritonKernel
 from pumice.targets import Target
+from pumice.verify.judge import relative_error as relative_error
 
 _BITS = {1: np.int8, 2: np.int16}
 _interpreted: dict[Any, InterpretedFunction] = {}
@@ -198,16 +199,3 @@ def run_case(
     assert spec.output_specs is not None
     names = spec.output_specs(attrs, {n: problem[n] for n in inputs})
     return {name: to_numpy(tensors[name]) for name in names}
-
-
-def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
-    """‖got − expected‖ / ‖expected‖ in float64; infinite where something is not finite that should
-    be."""
-    a, b = got.astype(np.float64), np.asarray(expected, np.float64)
-    assert a.shape == b.shape, (a.shape, b.shape)
-    if a.size == 0:
-        return 0.0
-    if not np.isfinite(a[np.isfinite(b)]).all():
-        return float("inf")
-    norm = float(np.linalg.norm(b))
-    return float(np.linalg.norm(a - b)) / (norm or 1.0)

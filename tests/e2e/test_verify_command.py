@@ -13,7 +13,8 @@ from pumice.cli.app import app
 from pumice.operators.registry import get_spec
 from pumice.targets import get_target
 from pumice.verify import verify as verification
-from pumice.verify.verify import Case, cases_of, relative_error
+from pumice.verify.judge import relative_error
+from pumice.verify.verify import Case, cases_of
 
 
 def test_an_operator_passes_on_an_emulated_card() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +46,14 @@ def command(
             show_default=False,
         ),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            min=0,
+            help="Processes that share the cases of an emulated card; 0 takes all processors.",
+        ),
+    ] = 0,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run the operators' conformance cases on a device, and compare with NumPy in float64.
@@ -60,6 +70,7 @@ def command(
     from pumice.operators.registry import GPU_OPERATORS
     from pumice.runtime.devices.driver.choose import open_device
     from pumice.targets import get_target
+    from pumice.verify.parallel import verify_in_processes
     from pumice.verify.runner import Runner
     from pumice.verify.verify import cases_of, verify
 
@@ -73,12 +84,21 @@ def command(
     emulated = bool(target)
     most = (1 if emulated else None) if every is None else (None if every else 1)
     cases = cases_of(arch, operator or (), most)
+    places = {(case.kernel.name, case.index): at for at, case in enumerate(cases)}
+    workers = min(jobs or len(os.sched_getaffinity(0)), len(cases)) if emulated else 1
     verdicts: list[Verdict] = []
+    start = time.perf_counter()
     with counting(f"verifying {arch.name}", len(cases)) as step:
-        for verdict in verify(Runner(opened, arch), cases):
+        if workers > 1:
+            done = verify_in_processes(name, arch.name, cases, workers)
+        else:
+            done = verify(Runner(opened, arch), cases)
+        for verdict in done:
             verdicts.append(verdict)
             step()
-    _print(verdicts, arch.name, f"{'an emulated ' if emulated else ''}{opened}", as_json)
+    seconds = time.perf_counter() - start
+    verdicts.sort(key=lambda v: places[v.kernel, v.case])
+    _print(verdicts, arch.name, f"{'an emulated ' if emulated else ''}{opened}", seconds, as_json)
     if not all(verdict.passed for verdict in verdicts):
         raise typer.Exit(1)
 
@@ -111,13 +131,20 @@ def _device(device: str, target: str) -> tuple[str, str]:
     )
 
 
-def _print(verdicts: list[Verdict], target: str, device: str, as_json: bool) -> None:
+def _print(
+    verdicts: list[Verdict], target: str, device: str, seconds: float, as_json: bool
+) -> None:
     failed = [v for v in verdicts if not v.passed]
     if as_json:
         from pumice.cli.console import print_json
 
         rows: list[Any] = [{**dataclasses.asdict(v), "passed": v.passed} for v in verdicts]
-        print_json({"target": target, "device": device, "failed": len(failed), "cases": rows})
+        print_json(
+            {
+                "target": target, "device": device, "seconds": round(seconds, 1),
+                "failed": len(failed), "cases": rows,
+            }
+        )  # fmt: skip
         return
     from rich.table import Table
 
@@ -140,4 +167,4 @@ def _print(verdicts: list[Verdict], target: str, device: str, as_json: bool) -> 
     for v in failed:
         print(f"FAILED {v.kernel} case {v.case} ({v.shapes}): "
               f"{v.text or f'error {v.error:.3g}, allowed {v.tolerance:.3g}'}")  # fmt: skip
-    print(f"{len(verdicts) - len(failed)} of {len(verdicts)} passed on {device}")
+    print(f"{len(verdicts) - len(failed)} of {len(verdicts)} passed on {device} in {seconds:.0f} s")

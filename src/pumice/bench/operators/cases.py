@@ -14,8 +14,8 @@ from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import binary_key, build
 from pumice.operators.triton.plan import Problem
 from pumice.targets import Target, get_target
+from pumice.verify.judge import relative_error, tolerance_of
 from pumice.verify.runner import problem_of
-from pumice.verify.verify import relative_error, tolerance_of
 
 
 @dataclass
