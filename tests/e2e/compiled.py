@@ -1,4 +1,4 @@
-"""Compiles a model for this CPU and runs it through the step's contract, as an engine would, with
+"""Compiles a model for this CPU, or an emulated GPU, and runs it through the step's contract, as an engine would, with
 block tables out of order."""
 
 from __future__ import annotations
@@ -11,20 +11,30 @@ import numpy as np
 from pumice.compiler.compile import CompileOptions, compile_model
 from pumice.runtime.load import load
 from pumice.runtime.step import StepBatch
+from pumice.targets import get_target
 from pumice.targets.detect import detect_cpu
 
 
 class Compiled:
     """`extend(sequence, tokens)` appends tokens to a sequence and returns the logits of all of
-    them."""
+    them, or of as many as the artifact's steps give."""
 
     def __init__(
-        self, source: Path | str, folder: Path, *, context: int, seed: int = 0, **options: Any
+        self,
+        source: Path | str,
+        folder: Path,
+        *,
+        context: int,
+        seed: int = 0,
+        emulated: str = "",
+        **options: Any,
     ) -> None:
-        compile_model(source, target=detect_cpu(), output=folder, options=CompileOptions(**options))
+        target = get_target(emulated) if emulated else detect_cpu()
+        compile_model(source, target=target, output=folder, options=CompileOptions(**options))
         self.size = options.get("block_size", 32)
         each = -(-context // self.size)
-        self.executor = load(folder, num_blocks=8 * each, context_length=context)
+        device = f"rocm:emulated-{emulated}" if emulated else "cpu"
+        self.executor = load(folder, device=device, num_blocks=8 * each, context_length=context)
         self._free = list(np.random.default_rng(seed).permutation(8 * each))
         self._blocks: dict[int, list[int]] = {}
         self._length: dict[int, int] = {}
@@ -56,7 +66,8 @@ class Compiled:
         def array(values: Any) -> np.ndarray:
             return np.asarray(values, dtype=np.int32)
 
-        rows = np.arange(len(tokens), dtype=np.int32)
+        limit = len(tokens) if embed else self.executor.limits.max_rows
+        rows = np.arange(max(0, len(tokens) - limit), len(tokens), dtype=np.int32)
         run = self.executor.embed if embed else self.executor.step
         logits = run(
             StepBatch(
@@ -69,7 +80,11 @@ class Compiled:
                 rows,
             )
         ).copy()
-        return {s: logits[a:b] for s, a, b in zip(parts, start, start[1:], strict=False)}
+        first = int(rows[0])  # a step may have fewer rows than tokens: those of the last ones
+        return {
+            s: logits[max(0, a - first) : max(0, b - first)]
+            for s, a, b in zip(parts, start, start[1:], strict=False)
+        }
 
     def extend(self, tokens: list[int], sequence: int = 0) -> np.ndarray:
         return self.extend_many({sequence: tokens})[sequence]

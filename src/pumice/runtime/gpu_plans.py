@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from pumice.artifact import Manifest, Plan
 from pumice.errors import ArtifactError, UnsupportedError, UsageError
 from pumice.runtime.step import StepBatch, StepLimits
@@ -100,10 +102,11 @@ class PlanTable:
 
     def choose(self, batch: StepBatch, limits: StepLimits) -> ShapedPlan:
         """The smallest plan for a batch's logits: of "decode" when every sequence has one token and
-        one row, else of "extend". UsageError when none is large enough.
+        one row, in their order, else of "extend". UsageError when none is large enough.
         """
         shape = shape_of(batch, self._block_size)
-        if shape.tokens == shape.sequences == shape.rows:
+        ordered = np.array_equal(batch.sample_rows, np.arange(shape.rows))
+        if shape.tokens == shape.sequences == shape.rows and ordered:
             found = self._smallest("decode", shape)
             if found is not None:
                 return found

@@ -20,6 +20,7 @@ from pumice.runtime.devices.driver.upload import Uploader
 from pumice.runtime.weights import MappedWeights
 
 ALIGNMENT = 256
+_PADDING = 64  # bytes: a tensor of the file ends at a multiple of it
 FILE = "weights.safetensors"
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
@@ -111,13 +112,14 @@ class DeviceWeights:
 def _checked(
     data: npt.NDArray[np.uint8], record: WeightRecord, path: Path
 ) -> npt.NDArray[np.uint8]:
-    if data.size != nbytes(record):
+    size = nbytes(record)
+    if not 0 <= data.size - size < _PADDING:
         raise ArtifactError(
             f"{path}: tensor {record.name!r} has {data.size:,} bytes; {record.dtype}"
             f"{list(record.shape)} takes {nbytes(record):,}",
             hint=_AGAIN,
         )
-    return data
+    return data[:size]
 
 
 def _make_up(device: DriverDevice, stream: Stream, address: int, record: WeightRecord) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pumice.compiler.gpu.translate import Call
-from pumice.errors import UnsupportedError
+from pumice.errors import CompileError, UnsupportedError
 from pumice.operators.triton.plan import Plan, Problem, TensorSpec
 from pumice.targets import Target
 from pumice.tuning.database import Database
@@ -71,9 +71,15 @@ class Selection:
             choice = self._choose(problem)
             if choice.kernel is None:
                 raise UnsupportedError(f"{call.label}: {choice.reason}")
+            plan = choice.kernel.plan(problem, self.target, choice.config)
+            used = {v for launch in plan.launches for v in launch.arguments.values()}
+            if unread := sorted(set(problem.tensors) - used):
+                raise CompileError(
+                    f"{call.label}: kernel {choice.kernel_name} leaves out {', '.join(unread)}"
+                )
             self._made[problem] = Selected(
                 problem,
-                choice.kernel.plan(problem, self.target, choice.config),
+                plan,
                 choice.kernel_name,
                 choice.config,
                 choice.reason,
