@@ -12,18 +12,20 @@ from pathlib import Path
 
 from pumice.errors import StorageError
 
+_SPACE = "Free some space, or choose a place on another disk (for the cache: --cache-dir)."
+
 
 def storage_error(error: OSError, path: Path) -> StorageError:
     """What a person can do about a failed write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(
             f"no space is left on the disk of {path}",
-            hint="Free some space, or choose another place with --cache-dir.",
+            hint=_SPACE,
         )
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return StorageError(
             f"{path} cannot be written: {error.strerror}",
-            hint="Choose another place with --cache-dir.",
+            hint="Choose another place (for the cache: --cache-dir).",
         )
     return StorageError(f"writing {path} failed: {error}")
 
@@ -34,7 +36,7 @@ def require_space(folder: Path, nbytes: int) -> None:
     if free < nbytes:
         raise StorageError(
             f"{nbytes / 1e9:.2f} GB are needed in {folder}; {free / 1e9:.2f} GB are free",
-            hint="Free some space, or choose another place with --cache-dir.",
+            hint=_SPACE,
         )
 
 

@@ -158,3 +158,40 @@ def test_unknown_architectures(tmp_path: Path) -> None:
     config.write_text(config.read_text().replace('"model_type"', '"model_kind"'))
     with open_source(tmp_path) as source, pytest.raises(ModelFileError, match="no model_type"):
         identify(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model.layers.1.mlp.down_proj.weight", np.nan), ("model.norm.weight", -np.inf)],
+)
+def test_a_value_that_is_no_number(name: str, value: float, tmp_path: Path) -> None:
+    """The tensor is named, with how many and where; so are a GGUF file's scales."""
+    make_tiny("llama", tmp_path / "hf", seed=2)
+    file = tmp_path / "hf" / "model.safetensors"
+    tensors = load_file(file)
+    tensors[name].reshape(-1)[[5, 9]] = value
+    save_file(tensors, file)
+    with open_source(tmp_path / "hf") as source:
+        weights = bound(source)
+        with pytest.raises(ModelFileError, match=rf"{name}' holds 2 values .* first at 5 of"):
+            weights.load(name)
+
+
+def test_a_scale_that_is_no_number(tmp_path: Path) -> None:
+    path = make_tiny_gguf("llama", tmp_path / "x.gguf", 2, "Q8_0")
+    with open_source(path) as source:
+        name = next(n for n in source.names() if n.endswith("ffn_down.weight"))
+        fmt, value = source.affine_or_dense(name)
+        assert isinstance(value, AffineWeight)
+    data = bytearray(path.read_bytes())
+    scale = value.scales.reshape(-1)[0].tobytes()
+    codes = (value.codes.reshape(-1)[:32].astype(np.int16) - fmt.zero).astype(np.int8).tobytes()
+    at = data.find(scale + codes)
+    assert at > 0
+    data[at : at + 2] = np.float16(np.inf).tobytes()
+    path.write_bytes(data)
+    with open_source(path) as source:
+        weights = bound(source)
+        ours = next(n for n, rule in weights.rules.items() if rule.name == name)
+        with pytest.raises(ModelFileError, match=r"holds 1 values .* among its scales"):
+            weights.load(ours)

@@ -189,8 +189,10 @@ def test_directory_errors(tmp_path: Path) -> None:
         {"tokenizer_config": {"chat_template": [3]}, "generation_config": {}},
         {"tokenizer_config": {"added_tokens_decoder": [1]}, "generation_config": {}},
         {"tokenizer_config": {}, "generation_config": {"eos_token_id": "x"}},
+        {"tokenizer_config": {}, "generation_config": {"temperature": "hot"}},
+        {"tokenizer_config": {}, "generation_config": {"do_sample": "yes"}},
     ):
-        with pytest.raises(ModelFileError, match=r"config\.json is damaged"):
+        with pytest.raises(ModelFileError, match=r"config\.json (is damaged|: )|allowed: "):
             Tokenizer.from_directory(checkpoint(tmp_path, **settings))
     config = {"add_bos_token": True}
     with pytest.raises(ModelFileError, match="does not name it"):

@@ -116,9 +116,22 @@ def _settings(directory: Path, config: dict[str, Any], inner: tokenizers.Tokeniz
         prefix_ids=prefix,
         suffix_ids=suffix,
         special_tokens=named,
-        sampling={k: generation[k] for k in SAMPLING_KEYS if generation.get(k) is not None},
+        sampling=_sampling(directory, generation),
         chat_template=_chat_template(directory, config),
     )
+
+
+def _sampling(directory: Path, generation: dict[str, Any]) -> dict[str, Any]:
+    """What the authors recommend; ModelFileError when a value is of the wrong kind."""
+    found = {k: generation[k] for k in SAMPLING_KEYS if generation.get(k) is not None}
+    for key, value in found.items():
+        if not isinstance(value, bool if key == "do_sample" else int | float):
+            raise ModelFileError(
+                f"{directory / 'generation_config.json'}: {key} is {value!r}; allowed: "
+                + ("true, false" if key == "do_sample" else "a number"),
+                hint="Correct the file, or take the key out of it.",
+            )
+    return found
 
 
 def _template_ids(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:

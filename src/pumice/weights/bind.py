@@ -56,6 +56,7 @@ class BoundWeights:
             return self.formats[name], self.constants[name]
         rule = self.rules[name]
         fmt, value = self.source.affine_or_dense(rule.name)
+        self._check_finite(rule.name, value)
         heads = rule.unpermute_heads
         if heads and isinstance(value, AffineWeight):
             mins = None if value.mins is None else unpermute(value.mins, heads)
@@ -65,6 +66,21 @@ class BoundWeights:
             assert isinstance(value, np.ndarray)
             value = unpermute(value, heads)
         return fmt, value
+
+    def _check_finite(self, name: str, value: AffineWeight | np.ndarray) -> None:
+        """ModelFileError names a tensor that holds NaN or infinity, and where."""
+        parts = [value] if isinstance(value, np.ndarray) else [value.scales, value.mins]
+        for part in parts:
+            if part is None or all(_finite(rows) for rows in _runs(part)):
+                continue
+            flat = np.asarray(part).reshape(-1)
+            bad = np.flatnonzero(~np.isfinite(flat.astype(np.float32)))
+            what = "" if part is value else " among its scales"
+            raise ModelFileError(
+                f"{self.source.path}: tensor {name!r} holds {bad.size:,} values that are NaN or "
+                f"infinite{what}, the first at {int(bad[0]):,} of {flat.size:,}",
+                hint="The file is damaged, or a training diverged: fetch it again.",
+            )
 
     def release(self, name: str) -> None:
         """The file's pages of this parameter need not stay in memory."""
@@ -162,3 +178,17 @@ def _shape(shape: tuple[int, ...]) -> str:
 def _listed(found: list[str]) -> str:
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return ", ".join(found[:_SHOWN]) + more
+
+
+def _runs(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Rows of an array, a few million values at a time."""
+    rows = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
+    step = max(1, (1 << 22) // max(1, rows.shape[1]))
+    return (rows[start : start + step] for start in range(0, len(rows), step))
+
+
+def _finite(rows: np.ndarray) -> bool:
+    # A sum is finite when all its parts are, but for an overflow: then look at each.
+    with np.errstate(all="ignore"):
+        total = rows.sum(dtype=np.float32)
+    return bool(np.isfinite(total)) or bool(np.isfinite(rows.astype(np.float32)).all())
