@@ -1,5 +1,5 @@
-"""Compiles a model for this CPU, or an emulated GPU, and runs it through the step's contract, as an engine would, with
-block tables out of order."""
+"""Compiles a model for this CPU, or an emulated GPU, and runs it through the step's contract, as an
+engine would, with block tables out of order."""
 
 from __future__ import annotations
 
