@@ -21,7 +21,9 @@ MATRIX = {"mfma": "v_mfma_f32", "wmma": "v_wmma_f32", "wgmma": "wgmma.mma_async"
 
 
 def _problem(m: int, packing: str, dtype: str = "float16", group: int = 32) -> Problem:
-    _, attrs, inputs = bench_problem(m, 12288, 4096, group, group == 128, dtype, packing)
+    _, attrs, inputs = bench_problem(
+        m, 12288, 4096, group, "zeros" if group == 128 else "", dtype, packing
+    )
     return problem_of(SPEC, attrs, inputs)
 
 
@@ -77,6 +79,32 @@ def test_tiles(m: int, target: Target) -> None:
     assert MATRIX[str(target.matrix_unit)] in binary.assembly
 
 
+@pytest.mark.parametrize("target", [*ROCM_TARGETS, get_target("sm_90")], ids=lambda t: t.name)
+def test_minima_on_vector_units(target: Target) -> None:
+    """Packed arithmetic, and one sum of a group's activations for all rows: AMD's sums are there
+    already, NVIDIA adds pairs."""
+    _, attrs, inputs = bench_problem(1, 12288, 4096, 32, "mins", packing="rows")
+    (binary,) = compiled(Gemv(), problem_of(SPEC, attrs, inputs), target)
+    if target.api == "cuda":
+        assert binary.assembly.count("add.f16x2") == 4 + 15  # a row's totals, the tree
+    else:
+        assert 64 + 16 <= binary.assembly.count("v_dot2_f32_f16") < 64 + 32
+
+
+@pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
+def test_minima_on_matrix_units(target: Target) -> None:
+    for kernel, m, packing in ((Matrix(), 16, "blocks"), (Tiled(), 64, "rows")):
+        _, attrs, inputs = bench_problem(m, 4096, 4096, 32, "mins", packing=packing)
+        problem = problem_of(SPEC, attrs, inputs)
+        if kernel.supports(problem, target) is None:
+            text = compiled(kernel, problem, target)[0].assembly
+            if isinstance(kernel, Matrix):  # half of the products are with ones
+                assert text.count("mma.sync.aligned.m16n8k16") == 2 * 4 * 2 * 2
+                assert "shfl" not in text[: text.rindex("mma.sync")]
+            else:
+                assert MATRIX[str(target.matrix_unit)] in text
+
+
 def test_two_steps() -> None:
     for name, packing in (("gfx942", "rows"), ("sm_90", "blocks")):
         unpack, product = compiled(TwoStep(), _problem(1024, packing), get_target(name))
@@ -89,6 +117,6 @@ def test_dequantize(target: Target) -> None:
     attrs: dict[str, Any] = {"group": 128, "zero": 0, "out_dtype": "bfloat16", "packing": "blocks"}
     compiled(
         Dequantize(),
-        problem_of(DEQUANTIZE_SPEC, attrs, weight_specs(4096, 4096, 128, True)),
+        problem_of(DEQUANTIZE_SPEC, attrs, weight_specs(4096, 4096, 128, "zeros")),
         target,
     )

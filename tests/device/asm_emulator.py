@@ -64,6 +64,7 @@ INSTRUCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "sub.f16x2": _pairwise(_HALF, lambda a, b: a - b),
     "add.f16x2": _pairwise(_HALF, lambda a, b: a + b),
     "mul.f16x2": _pairwise(_HALF, lambda a, b: a * b),
+    "neg.f16x2": _pairwise(_HALF, np.negative),
     "abs.f16x2": _pairwise(_HALF, np.abs),
     "abs.bf16x2": _pairwise(_BRAIN, np.abs),
     "max.f16x2": _pairwise(_HALF, np.maximum),

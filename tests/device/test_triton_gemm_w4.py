@@ -82,7 +82,7 @@ def test_the_reach_of_float16(dtype: str, factor: float) -> None:
     """Sums over a group neither overflow nor lose small activations."""
     rng = np.random.default_rng(1)
     attrs = {"group": 32, "zero": 7, "packing": "rows"}
-    inputs = make_weight(rng, 8, 256, 32, False)
+    inputs = make_weight(rng, 8, 256, 32)
     inputs["scales"] = (inputs["scales"] / (4096 if factor > 1 else 1)).astype(np.float16)
     x = rng.uniform(-1, 1, (1, 256)) * factor
     inputs["x"] = make_x = to_numpy(to_torch(x.astype(np.float32)).to(dtype=_torch(dtype)))
@@ -121,7 +121,7 @@ def test_strided_activations(kernel: Any) -> None:
     rng = np.random.default_rng(2)
     packing = "rows" if isinstance(kernel, Gemv) else "blocks"
     attrs = {"group": 32, "zero": 7, "packing": packing}
-    weight = make_weight(rng, 20, 256, 32, False, packing)
+    weight = make_weight(rng, 20, 256, 32, "", packing)
     wide = rng.standard_normal((3, 320)).astype(np.float16)
     out = np.full((3, 24), np.nan, np.float16)
     specs = {n: TensorSpec(a.shape, a.dtype.name) for n, a in weight.items()}

@@ -126,6 +126,39 @@ def pair_sum(a, b):
 
 
 @triton.jit
+def pair_add(a, b):
+    """Two float16 pairs added."""
+    return tl.inline_asm_elementwise(
+        "add.f16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def both(pair, BRAIN: tl.constexpr):
+    """The float32 sum of a pair."""
+    return low_half(pair, BRAIN) + high_half(pair, BRAIN)
+
+
+@triton.jit
+def sum_of_pairs(
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf,
+    CODE: tl.constexpr, BRAIN: tl.constexpr,
+):  # fmt: skip
+    """Σ of 16 pairs in float32; CODE 1 adds them as float16, in a tree."""
+    if CODE == 1:
+        a = pair_add(pair_add(x0, x1), pair_add(x2, x3))
+        b = pair_add(pair_add(x4, x5), pair_add(x6, x7))
+        c = pair_add(pair_add(x8, x9), pair_add(xa, xb))
+        d = pair_add(pair_add(xc, xd), pair_add(xe, xf))
+        return pair_sum(pair_add(a, b), pair_add(c, d))
+    a = both(x0, BRAIN) + both(x1, BRAIN) + both(x2, BRAIN) + both(x3, BRAIN)
+    b = both(x4, BRAIN) + both(x5, BRAIN) + both(x6, BRAIN) + both(x7, BRAIN)
+    c = both(x8, BRAIN) + both(x9, BRAIN) + both(xa, BRAIN) + both(xb, BRAIN)
+    d = both(xc, BRAIN) + both(xd, BRAIN) + both(xe, BRAIN) + both(xf, BRAIN)
+    return (a + b) + (c + d)
+
+
+@triton.jit
 def larger(a, b, BRAIN: tl.constexpr):
     """The larger absolute values of two pairs."""
     if BRAIN:
@@ -210,110 +243,6 @@ def scaled(x, factor, CODE: tl.constexpr, BRAIN: tl.constexpr):
     low = (low_half(x, BRAIN) * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
     high = (high_half(x, BRAIN) * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
     return (low & 0xFFFF) | (high << 16)
-
-
-@triton.jit
-def dequantized(
-    word, scale, zero, A: tl.constexpr, W: tl.constexpr, CODE: tl.constexpr, BRAIN: tl.constexpr
-):
-    """Words [A, W], float16 scales [A, W] → weights [A, 8W] in float16 or bfloat16."""
-    if CODE == 1 and BRAIN:
-        v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 a, b, c, d, s;
-            .reg .f32 f;
-            cvt.f32.f16 f, $9;
-            cvt.rn.bf16x2.f32 s, f, f;
-            shr.u32 b, $8, 4;
-            shr.u32 c, $8, 8;
-            shr.u32 d, $8, 12;
-            lop3.b32 a, $8, 0x000f000f, 0x43004300, 0xea;
-            lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea;
-            lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
-            lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
-            fma.rn.bf16x2 a, a, $11, $10;
-            fma.rn.bf16x2 b, b, $11, $10;
-            fma.rn.bf16x2 c, c, $11, $10;
-            fma.rn.bf16x2 d, d, $11, $10;
-            fma.rn.bf16x2 a, a, s, $12;
-            fma.rn.bf16x2 b, b, s, $12;
-            fma.rn.bf16x2 c, c, s, $12;
-            fma.rn.bf16x2 d, d, s, $12;
-            mov.b32 {$0, $1}, a;
-            mov.b32 {$2, $3}, b;
-            mov.b32 {$4, $5}, c;
-            mov.b32 {$6, $7}, d;
-            }""",
-            "=h,=h,=h,=h,=h,=h,=h,=h,r,h,r,r,r",
-            # −(128 + zero), 1 and −0
-            [word, scale, zero * 0x00010001 + -0x3CFF3D00, 0x3F803F80, -0x7FFF8000],
-            dtype=(
-                tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
-                tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
-            ),
-            is_pure=True,
-            pack=1,
-        )  # fmt: skip
-    elif CODE == 1:
-        v0, v1, v2, v3, v4, v5, v6, v7 = tl.inline_asm_elementwise(
-            """{
-            .reg .b32 a, b, c, d, t, s;
-            mov.b32 s, {$9, $9};
-            shr.u32 t, $8, 8;
-            lop3.b32 a, $8, 0x000f000f, 0x64006400, 0xea;
-            lop3.b32 b, $8, 0x00f000f0, 0x64006400, 0xea;
-            lop3.b32 c, t, 0x000f000f, 0x64006400, 0xea;
-            lop3.b32 d, t, 0x00f000f0, 0x64006400, 0xea;
-            sub.f16x2 a, a, $10;
-            fma.rn.f16x2 b, b, $12, $11;
-            sub.f16x2 c, c, $10;
-            fma.rn.f16x2 d, d, $12, $11;
-            mul.f16x2 a, a, s;
-            mul.f16x2 b, b, s;
-            mul.f16x2 c, c, s;
-            mul.f16x2 d, d, s;
-            mov.b32 {$0, $1}, a;
-            mov.b32 {$2, $3}, b;
-            mov.b32 {$4, $5}, c;
-            mov.b32 {$6, $7}, d;
-            }""",
-            "=h,=h,=h,=h,=h,=h,=h,=h,r,h,r,r,r",
-            [
-                word, scale, zero * 0x00010001 + 0x64006400, zero * 0x00100010 + -0x2BFF2C00,
-                0x2C002C00,
-            ],
-            dtype=(
-                tl.float16, tl.float16, tl.float16, tl.float16,
-                tl.float16, tl.float16, tl.float16, tl.float16,
-            ),
-            is_pure=True,
-            pack=1,
-        )  # fmt: skip
-    else:
-        v0 = one_weight(word, scale, zero, BRAIN)
-        v1 = one_weight(word >> 16, scale, zero, BRAIN)
-        v2 = one_weight(word >> 4, scale, zero, BRAIN)
-        v3 = one_weight(word >> 20, scale, zero, BRAIN)
-        v4 = one_weight(word >> 8, scale, zero, BRAIN)
-        v5 = one_weight(word >> 24, scale, zero, BRAIN)
-        v6 = one_weight(word >> 12, scale, zero, BRAIN)
-        v7 = one_weight(word >> 28, scale, zero, BRAIN)
-    # join puts its second operand at odd places: the last join is the fastest axis
-    even = tl.join(tl.join(v0, v4), tl.join(v2, v6))
-    odd = tl.join(tl.join(v1, v5), tl.join(v3, v7))
-    return tl.reshape(tl.join(even, odd), (A, W * 8))
-
-
-@triton.jit
-def one_weight(word, scale, zero, BRAIN: tl.constexpr):
-    """(code − zero) · scale of the lowest nibble; 1024 + code is a float16 made without a
-    conversion."""
-    code = ((word & 15) | 0x6400).to(tl.int16).to(tl.float16, bitcast=True)
-    offset = (zero + 0x6400).to(tl.int16).to(tl.float16, bitcast=True)
-    if BRAIN:
-        return ((code - offset).to(tl.float32) * scale.to(tl.float32)).to(tl.bfloat16)
-    else:
-        return (code - offset) * scale
 
 
 @triton.jit

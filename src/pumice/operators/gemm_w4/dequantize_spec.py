@@ -37,14 +37,17 @@ def output_specs(
 
 def cases(rng: np.random.Generator) -> list[Case]:
     found: list[Case] = []
-    for n, k, group, zeros, dtype, packing in (
-        (5, 96, 32, False, "float16", "rows"),
-        (0, 64, 32, False, "float16", "rows"),
-        (9, 256, 32, False, "float16", "blocks"),
-        (33, 384, 128, True, "bfloat16", "blocks"),
+    for n, k, group, offset, dtype, packing in (
+        (5, 96, 32, "", "float16", "rows"),
+        (0, 64, 32, "", "float16", "rows"),
+        (9, 256, 32, "", "float16", "blocks"),
+        (33, 384, 128, "zeros", "bfloat16", "blocks"),
+        (5, 352, 32, "mins", "float16", "rows"),
+        (9, 256, 64, "mins", "bfloat16", "blocks"),
     ):
-        attrs = {"group": group, "zero": 7, "out_dtype": dtype, "packing": packing}
-        found.append((attrs, make_weight(rng, n, k, group, zeros, packing)))
+        zero = 0 if offset == "mins" else 7
+        attrs = {"group": group, "zero": zero, "out_dtype": dtype, "packing": packing}
+        found.append((attrs, make_weight(rng, n, k, group, offset, packing)))
     return found
 
 
@@ -56,16 +59,17 @@ BENCH = tuple(
     (
         f"{n}x{k}",
         {"group": 32, "zero": 7, "out_dtype": "float16", "packing": "blocks"},
-        weight_specs(n, k, 32, False),
+        weight_specs(n, k, 32),
     )
     for n, k in LLAMA2_7B[:4]
 )
 SPEC = OperatorSpec(
     name="dequantize_w4",
-    formula="out[n, k] = (code[n, k] − zero) · scale[n, k / group]",
+    formula="out[n, k] = (code[n, k] − zero) · scale[n, k / group] − min[n, k / group]",
     axes={"N": "outputs", "K": "inputs", "G": "groups along K"},
     inputs={
         "w": "int32[N, K/8]", "scales": "float16[N, G]", "zeros": "uint8[N, G] (optional)",
+        "mins": "float16[N, G] (optional, without zeros)",
     },
     outputs={"out": "float16 or bfloat16 [N, K]"},
     reference=reference,

@@ -90,6 +90,49 @@ def _scales_at(scales, own, block, inside, scale_columns, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _ones(none, WARPS: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """A left operand of ones, out of words of zeros that come from a load: the compiler lays an
+    operand out by what was loaded for it, and x must serve these products as it is."""
+    zero = _zero_at(None, 0, None, 0)
+    return _left(none + 0x11111111, zero, WARPS, WIDTH, CODE, BRAIN)
+
+
+@triton.jit
+def _less(part, scale, ones, x, minimum):
+    """part · scale − Σ x · minimum of one group. A product with ones adds x up where the results
+    lie; matrix units wait for memory here."""
+    together = tl.dot(ones, x)
+    return part * scale.to(tl.float32)[:, :, None] - together * minimum.to(tl.float32)[:, :, None]
+
+
+@triton.jit
+def _rows_less_minima(
+    total, word, s0, s1, s2, s3, m0, m1, m2, m3, x0, x1, x2, x3, ones,
+    GROUP: tl.constexpr, WARPS: tl.constexpr, WIDTH: tl.constexpr,
+    CODE: tl.constexpr, BRAIN: tl.constexpr,
+):  # fmt: skip
+    """Adds a block's products of code · scale − minimum."""
+    w0, w1, w2, w3 = _quarter(word, 16 * WARPS, 4)
+    zero = _zero_at(None, 0, None, 0)
+    if GROUP >= 128:
+        part = tl.dot(_left(w0, zero, WARPS, WIDTH, CODE, BRAIN), x0)
+        part = tl.dot(_left(w1, zero, WARPS, WIDTH, CODE, BRAIN), x1, part)
+        part = tl.dot(_left(w2, zero, WARPS, WIDTH, CODE, BRAIN), x2, part)
+        part = tl.dot(_left(w3, zero, WARPS, WIDTH, CODE, BRAIN), x3, part)
+        together = tl.dot(ones, x0)
+        together = tl.dot(ones, x1, together)
+        together = tl.dot(ones, x2, together)
+        together = tl.dot(ones, x3, together)
+        total += part * s0.to(tl.float32)[:, :, None] - together * m0.to(tl.float32)[:, :, None]
+    else:
+        total += _less(tl.dot(_left(w0, zero, WARPS, WIDTH, CODE, BRAIN), x0), s0, ones, x0, m0)
+        total += _less(tl.dot(_left(w1, zero, WARPS, WIDTH, CODE, BRAIN), x1), s1, ones, x1, m1)
+        total += _less(tl.dot(_left(w2, zero, WARPS, WIDTH, CODE, BRAIN), x2), s2, ones, x2, m2)
+        total += _less(tl.dot(_left(w3, zero, WARPS, WIDTH, CODE, BRAIN), x3), s3, ones, x3, m3)
+    return total
+
+
+@triton.jit
 def _rows(
     total, word, s0, s1, s2, s3, x0, x1, x2, x3, zeros, row, block, inside, scale_columns, nothing,
     ZERO: tl.constexpr, GROUP: tl.constexpr, WARPS: tl.constexpr, WIDTH: tl.constexpr,
@@ -142,6 +185,7 @@ def matrix(
     w,
     scales,
     zeros,
+    mins,
     bias,
     out,
     M,
@@ -184,8 +228,15 @@ def matrix(
     # and wait for memory twice. With AHEAD the words are, too.
     held = warp * share < blocks
     a0, a1, a2, a3 = _scales_at(scales, own_a, warp * share, held, scale_columns, GROUP)
+    if mins is not None:
+        a4, a5, a6, a7 = _scales_at(mins, own_a, warp * share, held, scale_columns, GROUP)
     if REPEAT == 2:
         b0, b1, b2, b3 = _scales_at(scales, own_b, warp * share, held, scale_columns, GROUP)
+        if mins is not None:
+            b4, b5, b6, b7 = _scales_at(mins, own_b, warp * share, held, scale_columns, GROUP)
+    if mins is not None:
+        word = tl.load(w + row_a * words + tl.arange(0, 4)[None, :])
+        ones = _ones(word * nothing, WARPS, WIDTH, CODE, BRAIN)
     if AHEAD:
         word_a = _words_at(w, row_a, part * share, part * share < blocks, words)
         if REPEAT == 2:
@@ -211,18 +262,36 @@ def matrix(
         next_block = warp * share + step + 1
         held = (step + 1 < share) & (next_block < blocks)
         na0, na1, na2, na3 = _scales_at(scales, own_a, next_block, held, scale_columns, GROUP)
+        if mins is not None:
+            na4, na5, na6, na7 = _scales_at(mins, own_a, next_block, held, scale_columns, GROUP)
         if REPEAT == 2:
             nb0, nb1, nb2, nb3 = _scales_at(scales, own_b, next_block, held, scale_columns, GROUP)
-        total_a = _rows(
-            total_a, word_a, a0, a1, a2, a3, x0, x1, x2, x3, zeros, row_a, block, inside,
-            scale_columns, nothing, ZERO, GROUP, WARPS, WIDTH, CODE, BRAIN,
-        )  # fmt: skip
-        a0, a1, a2, a3 = na0, na1, na2, na3
-        if REPEAT == 2:
-            total_b = _rows(
-                total_b, word_b, b0, b1, b2, b3, x0, x1, x2, x3, zeros, row_b, block, inside,
+            if mins is not None:
+                nb4, nb5, nb6, nb7 = _scales_at(mins, own_b, next_block, held, scale_columns, GROUP)
+        if mins is None:
+            total_a = _rows(
+                total_a, word_a, a0, a1, a2, a3, x0, x1, x2, x3, zeros, row_a, block, inside,
                 scale_columns, nothing, ZERO, GROUP, WARPS, WIDTH, CODE, BRAIN,
             )  # fmt: skip
+        else:
+            total_a = _rows_less_minima(
+                total_a, word_a, a0, a1, a2, a3, a4, a5, a6, a7, x0, x1, x2, x3, ones,
+                GROUP, WARPS, WIDTH, CODE, BRAIN,
+            )  # fmt: skip
+            a4, a5, a6, a7 = na4, na5, na6, na7
+        a0, a1, a2, a3 = na0, na1, na2, na3
+        if REPEAT == 2:
+            if mins is None:
+                total_b = _rows(
+                    total_b, word_b, b0, b1, b2, b3, x0, x1, x2, x3, zeros, row_b, block, inside,
+                    scale_columns, nothing, ZERO, GROUP, WARPS, WIDTH, CODE, BRAIN,
+                )  # fmt: skip
+            else:
+                total_b = _rows_less_minima(
+                    total_b, word_b, b0, b1, b2, b3, b4, b5, b6, b7, x0, x1, x2, x3, ones,
+                    GROUP, WARPS, WIDTH, CODE, BRAIN,
+                )  # fmt: skip
+                b4, b5, b6, b7 = nb4, nb5, nb6, nb7
             b0, b1, b2, b3 = nb0, nb1, nb2, nb3
         if AHEAD:
             word_a = next_word_a

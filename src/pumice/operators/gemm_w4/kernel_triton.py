@@ -7,14 +7,15 @@ import triton.language as tl
 
 from pumice.operators.gemm_w4.decode_triton import (
     code_pairs,
-    dequantized,
     largest,
     multiply_add,
     pair_sum,
     power_below,
     quads,
     scaled,
+    sum_of_pairs,
 )
+from pumice.operators.gemm_w4.weights_triton import dequantized
 
 
 @triton.jit
@@ -51,11 +52,20 @@ def _fetch(
 
 
 @triton.jit
+def _min_of(mins, row, first, groups, scale_columns, PER: tl.constexpr, GROUPS: tl.constexpr):
+    """Minima [1, ROWS, GROUPS] from group `first`, as the scales lie."""
+    g = (first + tl.arange(0, GROUPS))[None, None, :]
+    at = tl.multiple_of(tl.max_contiguous(row * scale_columns + g // PER, (1, 1, 2)), (1, 1, 1))
+    return tl.load(mins + at, mask=g < groups, other=0.0)
+
+
+@triton.jit
 def gemv(
     x,
     w,
     scales,
     zeros,
+    mins,
     bias,
     out,
     M,
@@ -78,7 +88,9 @@ def gemv(
 ):
     """A thread holds groups of 32 codes of several rows, 16 bytes each, and the 32 activations that
     they meet. Products of a group are added in float16 pairs (CODE 1); the activations of a group
-    are scaled by a power of two before, so that no such sum overflows or loses small values."""
+    are scaled by a power of two before, so that no such sum overflows or loses small values. Minima
+    meet the group's sum of activations: Σ (code · scale − min) · x is Σ (code − ZERO) · x · scale −
+    Σ x · (min − ZERO · scale), where ZERO in the middle of the codes keeps both sums small."""
     program = tl.program_id(0).to(tl.int64)
     n = program * ROWS + tl.arange(0, ROWS)
     row = tl.minimum(n, N - 1)[None, :, None]
@@ -87,6 +99,8 @@ def gemv(
     total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
     if AHEAD:
         word, scale = _fetch(w, scales, row, 0, words, groups, scale_columns, PER, GROUPS)
+        if mins is not None:
+            minimum = _min_of(mins, row, 0, groups, scale_columns, PER, GROUPS)
     for first in tl.range(0, groups, GROUPS, num_stages=STAGES):
         j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
         g = (first + tl.arange(0, GROUPS))[None, None, :]
@@ -95,8 +109,14 @@ def gemv(
             next_word, next_scale = _fetch(
                 w, scales, row, first + GROUPS, words, groups, scale_columns, PER, GROUPS
             )
+            if mins is not None:
+                next_minimum = _min_of(
+                    mins, row, first + GROUPS, groups, scale_columns, PER, GROUPS
+                )
         else:
             word, scale = _fetch(w, scales, row, first, words, groups, scale_columns, PER, GROUPS)
+            if mins is not None:
+                minimum = _min_of(mins, row, first, groups, scale_columns, PER, GROUPS)
         at = row * scale_columns + g // PER
         at = tl.multiple_of(tl.max_contiguous(at, (1, 1, 2)), (1, 1, 1))
         zero = _zero_of(zeros, at, g < groups, ZERO)
@@ -160,11 +180,28 @@ def gemv(
             part = u - (zero + 1024.0) * even + (v * 0.0625 - (zero + 64.0) * odd)
         else:
             part = u + v
-        if SCALE_X:
-            part = part * up
-        total += part * scale.to(tl.float32)
+        if mins is not None:
+            if CODE == 2:
+                together = even + odd
+            else:
+                together = sum_of_pairs(
+                    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf, CODE, BRAIN
+                )
+            offset = minimum.to(tl.float32)
+            if ZERO != 0:
+                offset -= ZERO * scale.to(tl.float32)
+            part = part * scale.to(tl.float32) - together * offset
+            if SCALE_X:
+                part = part * up
+            total += part
+        else:
+            if SCALE_X:
+                part = part * up
+            total += part * scale.to(tl.float32)
         if AHEAD:
             word, scale = next_word, next_scale
+            if mins is not None:
+                minimum = next_minimum
     result = tl.sum(total, axis=2)
     if bias is not None:
         result += tl.load(bias + tl.minimum(n, N - 1)).to(tl.float32)[None, :]
@@ -176,7 +213,7 @@ def gemv(
 
 @triton.jit
 def _weights(
-    w, scales, zeros, row, k, words, scale_columns,
+    w, scales, zeros, mins, row, k, words, scale_columns,
     ZERO: tl.constexpr, GROUP: tl.constexpr, CODE: tl.constexpr, BRAIN: tl.constexpr,
     BLOCKS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -192,7 +229,10 @@ def _weights(
     at = tl.multiple_of(tl.max_contiguous(at, (1, 2)), (1, 1))  # threads as the words lie
     scale = tl.load(scales + at, mask=inside, other=0.0)
     zero = _zero_of(zeros, at, inside, ZERO)
-    weight = dequantized(word, scale, zero, BN, BK // 8, CODE, BRAIN)
+    minimum = None
+    if mins is not None:
+        minimum = tl.load(mins + at, mask=inside, other=0.0)
+    weight = dequantized(word, scale, zero, minimum, BN, BK // 8, CODE, BRAIN)
     if BLOCKS:
         parts = tl.reshape(weight, (BN, BK // 128, 4, 4, 8))
         weight = tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), (BN, BK))
@@ -205,6 +245,7 @@ def tiled(
     w,
     scales,
     zeros,
+    mins,
     bias,
     out,
     M,
@@ -246,8 +287,9 @@ def tiled(
         k = (first + block) * BK
         column = k + tl.arange(0, BK)
         weight = _weights(
-            w, scales, zeros, row, k, words, scale_columns, ZERO, GROUP, CODE, BRAIN, BLOCKS, BN, BK
-        )
+            w, scales, zeros, mins, row, k, words, scale_columns,
+            ZERO, GROUP, CODE, BRAIN, BLOCKS, BN, BK,
+        )  # fmt: skip
         at = token[None, :] * x_stride + column[:, None]
         a = tl.load(x + at, mask=(column < K)[:, None], other=0.0)
         total = tl.dot(weight, a, total)
@@ -280,6 +322,7 @@ def dequantize_tiles(
     w,
     scales,
     zeros,
+    mins,
     out,
     N,
     K,
@@ -301,8 +344,9 @@ def dequantize_tiles(
     k = (program % column_blocks) * BK
     row = tl.minimum(n, N - 1)
     weight = _weights(
-        w, scales, zeros, row, k, words, scale_columns, ZERO, GROUP, CODE, BRAIN, BLOCKS, BN, BK
-    )
+        w, scales, zeros, mins, row, k, words, scale_columns,
+        ZERO, GROUP, CODE, BRAIN, BLOCKS, BN, BK,
+    )  # fmt: skip
     column = k + tl.arange(0, BK)
     mask = (n < N)[:, None] & (column < K)[None, :]
     tl.store(out + n[:, None] * out_stride + column[None, :], weight, mask=mask)

@@ -1,8 +1,11 @@
 """gemm_w4: x · dequantize(w)ᵀ (+ bias) with 4-bit weights and 16-bit activations.
 
 attrs: group (of codes along K that share a scale: a multiple of 32); zero (the code of weight 0
-where no `zeros` are given: 7 for q4f16_1, 8 for symmetric GPTQ); packing, "rows" or "blocks", as in
-`layout.py`; out_dtype (default: that of x; "float32" for logits).
+where no `zeros` are given: 7 for q4f16_1, 8 for symmetric GPTQ; default 0); packing, "rows" (the
+default) or "blocks", as in `layout.py`; out_dtype (default: that of x; "float32" for logits).
+
+A weight is (code − zero) · scale, with zeros by group where `zeros` are given; or, with `mins`,
+code · scale − min: the affine form of `quantization/base.py`, which GGUF's Q4_1 and Q4_K have.
 """
 
 from __future__ import annotations
@@ -53,14 +56,16 @@ def work(problem: Problem) -> Work:
 
 
 def make_weight(
-    rng: np.random.Generator, n: int, k: int, group: int, zeros: bool, packing: str = "rows"
+    rng: np.random.Generator, n: int, k: int, group: int, offset: str = "", packing: str = "rows"
 ) -> dict[str, np.ndarray]:
-    """Random packed weights of about unit variance."""
+    """Random packed weights of about unit variance. offset: "zeros", "mins", or "" for one zero."""
     found = {"w": pack(rng.integers(0, 16, (n, k), np.uint8), packing)}
     scales = (rng.random((n, k // group)) + 0.5) / 4
     found["scales"] = scales.astype(np.float16)
-    if zeros:
+    if offset == "zeros":
         found["zeros"] = rng.integers(0, 17, (n, k // group), np.uint8)
+    if offset == "mins":  # from a group of weights above 0 to one below
+        found["mins"] = (scales * rng.uniform(0, 15, scales.shape)).astype(np.float16)
     return found
 
 
@@ -68,43 +73,52 @@ def cases(rng: np.random.Generator) -> list[Case]:
     """Odd rows, K that is no multiple of a block, no tokens, activations beyond a float16 sum."""
     found: list[Case] = []
     half, brain = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-    for m, n, k, group, zeros, bias, dtype, packing, *out_dtype in (
-        (1, 5, 32, 32, False, False, half, "rows"),
-        (0, 8, 128, 32, False, False, half, "blocks"),
-        (1, 37, 2080, 32, False, True, half, "rows"),
-        (1, 37, 1152, 32, False, True, half, "blocks"),
-        (3, 19, 352, 32, False, False, brain, "rows"),
-        (3, 19, 640, 32, False, False, brain, "blocks"),
-        (2, 12, 384, 128, True, True, half, "blocks"),
-        (5, 9, 256, 128, True, False, brain, "rows"),
-        (9, 18, 128, 32, True, False, half, "blocks"),
-        (17, 67, 288, 32, False, True, half, "rows"),
-        (33, 33, 384, 128, True, False, brain, "blocks"),
-        (129, 17, 96, 32, False, True, half, "rows"),
-        (7, 16, 128, 64, True, False, half, "rows"),
-        (4, 33, 256, 64, True, False, half, "blocks"),
-        (2, 21, 288, 32, False, True, half, "rows", "float32"),
-        (3, 17, 256, 64, True, False, brain, "blocks", "float32"),
-        (130, 24, 128, 32, False, True, half, "blocks", "float32"),
+    for m, n, k, group, offset, bias, dtype, packing, *out_dtype in (
+        (1, 5, 32, 32, "", False, half, "rows"),
+        (0, 8, 128, 32, "", False, half, "blocks"),
+        (1, 37, 2080, 32, "", True, half, "rows"),
+        (1, 37, 1152, 32, "", True, half, "blocks"),
+        (3, 19, 352, 32, "", False, brain, "rows"),
+        (3, 19, 640, 32, "", False, brain, "blocks"),
+        (2, 12, 384, 128, "zeros", True, half, "blocks"),
+        (5, 9, 256, 128, "zeros", False, brain, "rows"),
+        (9, 18, 128, 32, "zeros", False, half, "blocks"),
+        (17, 67, 288, 32, "", True, half, "rows"),
+        (33, 33, 384, 128, "zeros", False, brain, "blocks"),
+        (129, 17, 96, 32, "", True, half, "rows"),
+        (7, 16, 128, 64, "zeros", False, half, "rows"),
+        (4, 33, 256, 64, "zeros", False, half, "blocks"),
+        (2, 21, 288, 32, "", True, half, "rows", "float32"),
+        (3, 17, 256, 64, "zeros", False, brain, "blocks", "float32"),
+        (130, 24, 128, 32, "", True, half, "blocks", "float32"),
+        (1, 37, 2080, 32, "mins", True, half, "rows"),
+        (3, 19, 352, 32, "mins", False, brain, "rows"),
+        (5, 18, 256, 128, "mins", False, half, "rows"),
+        (9, 33, 384, 32, "mins", True, half, "blocks"),
+        (2, 35, 256, 64, "mins", False, brain, "blocks"),
+        (11, 21, 256, 128, "mins", False, half, "blocks"),
+        (17, 67, 288, 32, "mins", True, half, "rows", "float32"),
+        (130, 24, 128, 64, "mins", False, half, "blocks"),
     ):
         x = rng.standard_normal((m, k))
         if m:
             x[0, :: max(k // 7, 1)] *= 300  # outliers, as down projections have them
-        inputs = {"x": x.astype(dtype), **make_weight(rng, n, k, group, zeros, packing)}
+        inputs = {"x": x.astype(dtype), **make_weight(rng, n, k, group, offset, packing)}
         if bias:
             inputs["bias"] = rng.standard_normal(n).astype(dtype)
-        attrs = {"group": group, "zero": 7, "packing": packing}
+        attrs = {"group": group, "zero": 0 if offset == "mins" else 7, "packing": packing}
         found.append((attrs | ({"out_dtype": out_dtype[0]} if out_dtype else {}), inputs))
     return found
 
 
-def weight_specs(n: int, k: int, group: int, zeros: bool) -> dict[str, TensorSpec]:
+def weight_specs(n: int, k: int, group: int, offset: str = "") -> dict[str, TensorSpec]:
     found = {
         "w": TensorSpec((n, k // 8), "int32"),
         "scales": TensorSpec((n, k // group), "float16"),
     }
-    if zeros:
-        found["zeros"] = TensorSpec((n, k // group), "uint8")
+    if offset:
+        dtype = {"zeros": "uint8", "mins": "float16"}[offset]
+        found[offset] = TensorSpec((n, k // group), dtype)
     return found
 
 
@@ -113,14 +127,15 @@ def bench_problem(
     n: int,
     k: int,
     group: int = 32,
-    zeros: bool = False,
+    offset: str = "",
     dtype: str = "float16",
     packing: str = "blocks",
 ) -> Any:
     """(label, attrs, input specs) of a row of BENCH."""
-    inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, zeros)}
-    label = f"{m}x{n}x{k} g{group}{' zeros' if zeros else ''} {dtype} {packing}"
-    return label, {"group": group, "zero": 7, "packing": packing}, inputs
+    inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, offset)}
+    label = f"{m}x{n}x{k} g{group}{f' {offset}' if offset else ''} {dtype} {packing}"
+    attrs = {"group": group, "zero": 0 if offset == "mins" else 7, "packing": packing}
+    return label, attrs, inputs
 
 
 # Llama-2-7B: q·k·v, o, gate·up, down, head.
@@ -131,22 +146,26 @@ BENCH = (
     *(bench_problem(m, n, k) for m in (4, 8, 16, 64) for n, k in LLAMA2_7B[:4]),
     *(bench_problem(m, n, k, packing="rows") for m in (2, 4, 8) for n, k in LLAMA2_7B[:4]),
     bench_problem(1, 6144, 4096, dtype="bfloat16", packing="rows"),
-    *(bench_problem(1, n, k, 128, True, packing="rows") for n, k in LLAMA2_7B[:4]),
+    *(bench_problem(1, n, k, 128, "zeros", packing="rows") for n, k in LLAMA2_7B[:4]),
+    *(bench_problem(1, n, k, 32, "mins", packing="rows") for n, k in LLAMA2_7B[:4]),
+    *(bench_problem(m, 22016, 4096, 32, "mins", packing="rows") for m in (4, 64, 1024)),
+    bench_problem(16, 22016, 4096, 32, "mins"),
     *(bench_problem(m, 22016, 4096) for m in (2, 32, 256, 1024, 4096)),
-    *(bench_problem(1, n, k, 128, True) for n, k in LLAMA2_7B[:4]),
-    bench_problem(1, 28672, 4096, 32, False, "bfloat16"),  # Llama-3-8B
-    bench_problem(1, 6144, 4096, 32, False, "bfloat16"),
+    *(bench_problem(1, n, k, 128, "zeros") for n, k in LLAMA2_7B[:4]),
+    bench_problem(1, 28672, 4096, 32, "", "bfloat16"),  # Llama-3-8B
+    bench_problem(1, 6144, 4096, 32, "", "bfloat16"),
     bench_problem(1, 57344, 8192),  # Llama-3-70B
-    bench_problem(16, 57344, 8192, 128, True),
+    bench_problem(16, 57344, 8192, 128, "zeros"),
 )
 
 SPEC = OperatorSpec(
     name="gemm_w4",
-    formula="out[m, n] = Σₖ x[m, k] · (code[n, k] − zero) · scale[n, k / group] + bias[n]",
+    formula="out[m, n] = Σₖ x[m, k] · ((code[n, k] − zero) · scale[n, g] − min[n, g]) + bias[n]",
     axes={"M": "tokens", "N": "outputs", "K": "inputs", "G": "groups along K"},
     inputs={
         "x": "float16 or bfloat16 [M, K]", "w": "int32[N, K/8]", "scales": "float16[N, G]",
-        "zeros": "uint8[N, G] (optional)", "bias": "as x, [N] (optional)",
+        "zeros": "uint8[N, G] (optional)", "mins": "float16[N, G] (optional, without zeros)",
+        "bias": "as x, [N] (optional)",
     },
     outputs={"out": "out_dtype [M, N]"},
     reference=reference,

@@ -46,7 +46,9 @@ def weight_reason(operator: str, problem: Problem, target: Target) -> str | None
     packing = problem.attrs.get("packing", "rows")
     if packing not in ("rows", "blocks") or (packing == "blocks" and k % 128):
         return f"{operator}: packing {packing!r} must be 'rows', or 'blocks' where 128 divides K"
-    for name, dtype in (("scales", "float16"), ("zeros", "uint8")):
+    if "mins" in problem and ("zeros" in problem or problem.attrs.get("zero")):
+        return f"{operator}: mins go without zeros, and with attr zero = 0"
+    for name, dtype in (("scales", "float16"), ("zeros", "uint8"), ("mins", "float16")):
         if name in problem:
             spec = problem[name]
             if spec.shape != (w.shape[0], k // group) or spec.dtype != dtype:
@@ -90,11 +92,12 @@ def _common(problem: Problem) -> tuple[dict[str, str | int | float], dict[str, A
     """Weights and what belongs to them."""
     arguments: dict[str, str | int | float] = {"w": "w", "scales": "scales"}
     arguments |= {"words": problem["w"].shape[1], "scale_columns": problem["scales"].shape[1]}
-    constants: dict[str, Any] = {"ZERO": int(problem.attrs["zero"])}
-    if "zeros" in problem:
-        arguments["zeros"] = "zeros"
-    else:
-        constants["zeros"] = None
+    constants: dict[str, Any] = {"ZERO": int(problem.attrs.get("zero", 0))}
+    for name in ("zeros", "mins"):
+        if name in problem:
+            arguments[name] = name
+        else:
+            constants[name] = None
     return arguments, constants
 
 
@@ -216,6 +219,8 @@ class Gemv:
         arguments |= {"out_stride": problem["out"].stride[0]}
         code = config.get("code", instructions(target))
         brain = problem["x"].dtype == "bfloat16"
+        if "mins" in problem and code == 1:
+            constants["ZERO"] = 8  # in the middle of the codes: float16 sums stay small
         constants |= {
             "PER": int(problem.attrs["group"]) // 32,
             "CODE": code, "BRAIN": brain, "SCALE_X": code == 1 or (code == 2 and brain),

@@ -22,7 +22,8 @@ def _parts(problem: Problem) -> tuple[Problem, Problem]:
     n, words = problem["w"].shape
     dtype = problem["x"].dtype
     dense = TensorSpec((n, words * 8), dtype)
-    packed = {name: problem[name] for name in ("w", "scales", "zeros") if name in problem}
+    names = ("w", "scales", "zeros", "mins")
+    packed = {name: problem[name] for name in names if name in problem}
     first = Problem(
         "dequantize_w4", {**packed, "out": dense}, {**problem.attrs, "out_dtype": dtype}
     )

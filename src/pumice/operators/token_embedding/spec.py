@@ -94,17 +94,15 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
         ids = _tokens(rng, tokens, vocabulary, index)
         found.append((dict(attrs), {"tokens": ids, "weight": weight}))
     for width, group, kind, packing, out in (
-        (96, 32, "zero", "rows", "float32"),
+        (96, 32, "", "rows", "float32"),
         (256, 64, "zeros", "blocks", "float16"),
         (384, 32, "mins", "blocks", "float32"),
         (2080, 32, "mins", "rows", "bfloat16"),
     ):
-        inputs = make_weight(rng, 19, width, group, kind == "zeros", packing)
-        if kind == "mins":
-            inputs["mins"] = rng.random(inputs["scales"].shape).astype(np.float16)
+        inputs = make_weight(rng, 19, width, group, kind, packing)
         inputs = {"weight": inputs.pop("w"), **inputs}
         attrs = {"group": group, "packing": packing, "out_dtype": out, "scale": 1.5}
-        attrs |= {"zero": 7} if kind == "zero" else {}
+        attrs |= {"zero": 7} if not kind else {}
         found.append((attrs, {"tokens": _tokens(rng, 7, 19, np.int32), **inputs}))
     for width, group, codes, mins, scales, out in (
         (160, 160, np.int8, False, half, "float16"),
@@ -143,7 +141,7 @@ BENCH: tuple[tuple[str, dict[str, Any], dict[str, TensorSpec]], ...] = tuple(
             "tokens": TensorSpec((tokens,), "int32"),
             **{
                 "weight" if name == "w" else name: spec
-                for name, spec in weight_specs(vocabulary, width, 32, True).items()
+                for name, spec in weight_specs(vocabulary, width, 32, "zeros").items()
             },
         },
     )
