@@ -77,7 +77,7 @@ class DeviceWeights:
             raise ArtifactError(
                 f"{path} lacks {len(missing)} of {len(layout.records)} tensors, "
                 f"the first is {missing[0].name!r}",
-                hint="Only `--random-weights` runs an artifact without its weights.",
+                hint="`pumice bench` runs an artifact without its weights; all else needs them.",
             )
         total = sum(nbytes(record) for record in layout.records)
         done = 0
