@@ -45,7 +45,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "engine": _RUN,
     "server": _RUN,
     "compile_worker": _BUILD,
-    "prepare": _BUILD,
+    "prepare": _BUILD | {"runtime"},  # runtime: which GPU `native` means
     # compiler: kernels for CPU tensors. settings: the place of a user's measured rows.
     "torch": _OPERATORS | {"tuning", "runtime", "compiler", "settings"},
     "verify": _OPERATORS | {"runtime", "binary"},

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pumice import engine as rooms
-from pumice.errors import UsageError
-from pumice.prepare import PrepareSettings, prepare
+from pumice.prepare import PrepareSettings, is_artifact, prepare, resolve_target
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -36,19 +35,18 @@ def Engine(
     """A loaded model, as `pumice.engine.LLMEngine`.
 
     model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file or an
-    artifact directory.
+    artifact directory. device: "auto" (what an artifact was compiled for, else the CPU), "cpu",
+    "rocm", "cuda:1", … (`pumice.runtime.devices.driver.choose`).
     """
-    if device not in ("auto", "cpu"):
-        raise UsageError(f"device is {device!r}; this version runs on: auto, cpu")
     settings = PrepareSettings(
         cache_dir=cache_dir or default_cache_dir(),
-        target=target,
+        target=target if is_artifact(model) else resolve_target(target, device).name,
         quantization=quantization,
         activations=activations,
     )
     return rooms.LLMEngine.from_artifact(
         prepare(model, settings=settings),
-        device="cpu",
+        device=device,
         threads=threads,
         context_length=context_length,
         num_blocks=num_blocks,

@@ -21,7 +21,7 @@ from typing import Any
 
 from pumice import errors
 from pumice._version import __version__
-from pumice.errors import CompileError, PumiceError, StorageError
+from pumice.errors import CompileError, PumiceError, StorageError, UsageError
 from pumice.files import atomic_write_text, locked
 from pumice.targets import Target, get_target
 from pumice.targets.detect import detect_cpu
@@ -59,9 +59,22 @@ class PrepareSettings:
         }
 
 
-def resolve_target(name: str) -> Target:
-    """`native` is the best row that this CPU satisfies; anything else is a row's name."""
-    return detect_cpu() if name == "native" else get_target(name)
+def resolve_target(name: str, device: str = "auto") -> Target:
+    """`native` is the best row for a device: the GPU that `device` names, else this CPU. Anything
+    else is a row's name. DeviceError when there is no such GPU.
+    """
+    if name != "native":
+        return get_target(name)
+    if device in ("auto", "cpu"):
+        return detect_cpu()
+    from pumice.runtime.gpu_load import find_device, target_of
+
+    return target_of(find_device(device).arch)
+
+
+def is_artifact(model: str) -> bool:
+    """Whether a model's name is an artifact's directory."""
+    return (Path(model) / "manifest.json").is_file()
 
 
 def source_digest() -> str:
@@ -123,11 +136,23 @@ def artifact_key(model_digest: str, target: Target, settings: PrepareSettings) -
         "pumice": __version__,
         "source": source_digest(),
         "tvm": importlib.metadata.version("apache-tvm"),
+        "triton": _version("triton") if target.api in ("rocm", "cuda") else "",
         "target": [target.name, target.api, target.arch, sorted(target.features)],
         "model": model_digest,
         "options": settings.compile_options(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def _version(package: str) -> str:
+    """Of a package that a target needs; UsageError when it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise UsageError(
+            f"compiling for a GPU needs the package {package}, which is not installed",
+            hint="pip install 'pumice[gpu]'",
+        ) from None
 
 
 def prepare(
@@ -147,9 +172,8 @@ def prepare(
     check: called with the model's path before a compile begins; what it raises ends the attempt
     (memory, disk).
     """
-    path = Path(model)
-    if (path / "manifest.json").is_file():
-        return path
+    if is_artifact(model):
+        return Path(model)
     target = resolve_target(settings.target)
     if model.startswith("random:"):
         source, digest, name = model, model, model.removeprefix("random:")

@@ -88,7 +88,8 @@ def test_an_unknown_architecture(tmp_path: Path, cache: Path) -> None:
     ("device", "status", "message"),
     [
         ("gpu", 2, "allowed: auto, cpu, rocm"),
-        ("rocm:1", 4, "cannot use rocm"),
+        ("metal", 4, "cannot use metal"),
+        ("rocm:99", 10, "This machine has the CPU"),
         ("cpu:7", 10, "cpu:0"),
     ],
 )

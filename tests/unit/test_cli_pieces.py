@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pumice.cli.devices import parse_device
+from pumice.cli.devices import is_gpu, parse_device
 from pumice.cli.repl import Repl, line_reader
 from pumice.cli.sampling import given, parse_setting
 from pumice.cli.session import choose_model
@@ -47,20 +47,40 @@ def test_color(env: dict[str, str], color: bool | None) -> None:
     assert Settings.from_environment({"HOME": "/c", **env}).color is color
 
 
-@pytest.mark.parametrize("text", ["auto", "cpu", "CPU", "cpu:0"])
-def test_devices_that_are_there(text: str) -> None:
-    assert parse_device(text) == "cpu"
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("auto", "auto"), ("cpu", "cpu"), ("CPU", "cpu"), ("cpu:0", "cpu"), ("rocm", "rocm"),
+        (" CUDA:1", "cuda:1"), ("rocm:0000:03:00.0", "rocm:0000:03:00.0"),
+        ("rocm:emulated-gfx1100", "rocm:emulated-gfx1100"),
+    ],
+)  # fmt: skip
+def test_devices(text: str, name: str) -> None:
+    assert parse_device(text) == name
+    assert is_gpu(name) is (name[:4] in ("rocm", "cuda"))
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu", "cpu:", "cpu:x", "cpu:-1", "auto:1", "cuda:²", "cpu:0:0"]
+    "text",
+    [
+        "",
+        "gpu",
+        "cpu:",
+        "cpu:x",
+        "cpu:-1",
+        "auto:1",
+        "cuda:²",
+        "cpu:0:0",
+        "rocm:",
+        "cuda:emulated-x",
+    ],
 )
 def test_unknown_devices(text: str) -> None:
     with pytest.raises(UsageError, match="allowed: auto, cpu, rocm"):
         parse_device(text)
 
 
-@pytest.mark.parametrize("text", ["rocm", "cuda:1", "vulkan", "metal", "opencl:2"])
+@pytest.mark.parametrize("text", ["vulkan", "metal", "opencl:2"])
 def test_devices_of_later_versions(text: str) -> None:
     with pytest.raises(UnsupportedError, match="cannot use"):
         parse_device(text)

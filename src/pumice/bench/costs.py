@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pumice.artifact import Launch, Manifest, evaluate
 from pumice.bench.roofline import Roofline
 from pumice.bench.tests import ModelTest
+from pumice.runtime.gpu_plans import PlanShape, PlanTable
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ class PlanCosts:
         self._cache_token_bytes = cache.bytes_per_block() / cache.block_size
         self._int8 = {r.symbol for r in manifest.kernels if "int8" in r.kernel}
         self._known: dict[tuple[int, int], Cost] = {}
+        self._block = cache.block_size
+        self._shaped = PlanTable(manifest) if "extend" not in manifest.entries else None
+
+    def _shaped_step(self, shape: PlanShape, context: int) -> Cost:
+        """Of a GPU's plan, whose launches know what they read of K cached tokens."""
+        assert self._shaped is not None
+        shaped = self._shaped.find(shape)
+        total = Cost()
+        for launch in shaped.plan.launches:
+            total += self.launch(launch, shaped.plan.bounds | {"K": context})
+        return total
 
     def launch(self, launch: Launch, symbols: dict[str, int]) -> Cost:
         """A launch under a batch's sizes."""
@@ -63,6 +75,10 @@ class PlanCosts:
         """A step of `tokens` tokens that asks for `rows` rows of logits, with `context` tokens
         cached after it.
         """
+        if self._shaped is not None:
+            return self._shaped_step(
+                PlanShape(tokens, 1, -(-context // self._block), rows), context
+            )
         key = (tokens, rows)
         if key not in self._known:
             decode = tokens == rows == 1 and "decode" in self._manifest.entries

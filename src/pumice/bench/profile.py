@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pumice.artifact import FILL
 from pumice.bench.costs import Cost, PlanCosts
 from pumice.bench.model import Sequence as TokenSequence
 from pumice.bench.model import token_ids
 from pumice.bench.roofline import Roofline
 from pumice.bench.tests import ModelTest
 from pumice.files import storage_error
-from pumice.runtime.executor import Executor
+from pumice.runtime.gpu_executor import GpuExecutor
+from pumice.runtime.load import Loaded
 
 _PASSES = 7
 
@@ -46,7 +48,7 @@ class StepProfile:
 
 
 def profile_step(
-    executor: Executor, test: ModelTest, *, roofline: Roofline | None = None
+    executor: Loaded, test: ModelTest, *, roofline: Roofline | None = None
 ) -> StepProfile:
     """Profiles one step of a test: the first chunk of a prompt, or one generated token, at the
     test's depth.
@@ -64,21 +66,25 @@ def profile_step(
         (label, kernel, min(run[i][2] for run in passes))
         for i, (label, kernel, _) in enumerate(passes[0])
     )
-    return StepProfile(test.name, _by_kernel(executor, timeline, count, roofline), timeline)
+    plan = executor.plan_name(batch)
+    symbols = {"T": count, "S": 1, "R": 1, "M": executor.max_blocks}
+    if isinstance(executor, GpuExecutor):  # the numbers of its plan, and the keys that it reads
+        symbols = executor.manifest.entries[plan].bounds | {"K": test.depth + count}
+    return StepProfile(test.name, _by_kernel(executor, plan, timeline, symbols, roofline), timeline)
 
 
 def _by_kernel(
-    executor: Executor,
+    executor: Loaded,
+    plan_name: str,
     timeline: Sequence[tuple[str, str, float]],
-    tokens: int,
+    symbols: dict[str, int],
     roofline: Roofline | None,
 ) -> tuple[KernelTime, ...]:
     manifest = executor.manifest
     costs = PlanCosts(manifest)
-    decode = tokens == 1 and "decode" in manifest.entries
-    plan = manifest.entries["decode" if decode else "extend"]
+    plan = manifest.entries[plan_name]
     operators = {record.symbol: record.operator for record in manifest.kernels}
-    symbols = {"T": tokens, "S": 1, "R": 1, "M": executor.max_blocks}
+    operators[FILL] = FILL
     found: dict[str, KernelTime] = {}
     for launch, (_, kernel, seconds) in zip(plan.launches, timeline, strict=True):
         cost = costs.launch(launch, symbols)

@@ -9,7 +9,6 @@ from pumice._version import __version__
 from pumice.artifact import Manifest
 from pumice.bench.model import TestResult
 from pumice.bench.roofline import Roofline
-from pumice.targets.detect import cpu_name
 
 
 def commit() -> str | None:
@@ -30,7 +29,7 @@ def commit() -> str | None:
 
 
 def row(
-    result: TestResult, manifest: Manifest, *, threads: int, roofline: Roofline | None
+    result: TestResult, manifest: Manifest, *, device: str, threads: int, roofline: Roofline | None
 ) -> dict[str, object]:
     """A JSON object. The first five keys are those that peers' scripts print too."""
     data: dict[str, object] = {
@@ -43,7 +42,7 @@ def row(
         "sd": round(result.deviation, 2),
         "model": manifest.model.name,
         "quantization": manifest.model.quantization,
-        "device": cpu_name(),
+        "device": device,
         "target": manifest.target["name"],
         "bytes_per_token": round(result.bytes_per_token),
         "gb_per_s": round(result.bytes_per_s / 1e9, 3),

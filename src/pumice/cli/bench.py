@@ -68,8 +68,11 @@ def command(
     cache_dir: options.CacheDirOption = None,
 ) -> None:
     """Measure prompt processing (pp) and generation (tg), as llama-bench does."""
+    from dataclasses import replace
+
     from pumice.bench.tests import expand, parse_lengths
     from pumice.cli.session import ModelRequest, cache_directory, choose_model
+    from pumice.targets import get_target
 
     if not 1 <= repeat <= 1000:
         raise UsageError(f"--repeat is {repeat}; allowed: 1 to 1000")
@@ -93,21 +96,32 @@ def command(
         model=name, device=device, threads=threads, target=target, quantization=quant,
         activations=activations, cache_dir=cache_dir, context=max(test.context for test in tests),
     )  # fmt: skip
-    directory = request.prepare()
+    prepared = request.prepare_settings()
+    if random_weights is not None and get_target(prepared.target).api != "cpu":
+        prepared = replace(prepared, options=prepared.options | {"weights": False})
+    directory = request.prepare(prepared)
 
     from pumice.artifact import Manifest
     from pumice.bench.model import check_context, run_test
     from pumice.bench.report import row
     from pumice.cli.console import note, print_json
+    from pumice.runtime.gpu_executor import GpuExecutor
+    from pumice.targets.detect import cpu_name
 
     manifest = Manifest.load(directory / "manifest.json")
     check_context(tests, manifest)
-    executor = request.load(directory)
-    count = executor.device.threads
+    executor = request.load(directory, random_weights=True)
+    gpu = isinstance(executor, GpuExecutor)
+    count = 0 if isinstance(executor, GpuExecutor) else executor.device.threads
+    device_name = str(executor.device) if gpu else cpu_name()
     limit = None
-    if roofline:
+    if roofline and isinstance(executor, GpuExecutor):
+        from pumice.bench import gpu_roofline
+
+        note("measuring the device's copy bandwidth")
+        limit = gpu_roofline.measure(executor.device, get_target(str(manifest.target["name"])))
+    elif roofline:
         from pumice.bench.roofline import measure
-        from pumice.targets import get_target
 
         # The artifact's own target: its instructions are what its kernels may use.
         artifact_target = get_target(str(manifest.target["name"]))
@@ -119,13 +133,13 @@ def command(
         result = run_test(executor, manifest, test, repeat=repeat, roofline=limit)
         results.append(result)
         if json_output:
-            print_json(row(result, manifest, threads=count, roofline=limit))
+            print_json(row(result, manifest, device=device_name, threads=count, roofline=limit))
         if profile or trace is not None:
             from pumice.bench.profile import profile_step
 
             profiles.append(profile_step(executor, test, roofline=limit))
     if not json_output:
-        _print_results(results, manifest, count, limit)
+        _print_results(results, manifest, device_name, count, limit)
     if profile:
         for step in profiles:
             _print_profile(step, json_output)
@@ -136,19 +150,22 @@ def command(
         note(f"wrote {trace}")
     if plot is not None and limit is not None:
         from pumice.bench.plot import draw
-        from pumice.targets.detect import cpu_name
 
-        draw(plot, results, limit, title=f"{manifest.model.name} on {cpu_name()}, {count} threads")
+        where = device_name if gpu else f"{device_name}, {count} threads"
+        draw(plot, results, limit, title=f"{manifest.model.name} on {where}")
         note(f"wrote {plot}")
 
 
 def _print_results(
-    results: list[TestResult], manifest: Manifest, threads: int, roofline: Roofline | None
+    results: list[TestResult],
+    manifest: Manifest,
+    device: str,
+    threads: int,
+    roofline: Roofline | None,
 ) -> None:
     from rich.table import Table
 
     from pumice.cli.console import stdout
-    from pumice.targets.detect import cpu_name
 
     table = Table(box=None, pad_edge=False)
     table.add_column("test")
@@ -168,9 +185,14 @@ def _print_results(
     model = manifest.model
     console.print(
         f"{model.name}, {model.quantization}, {model.weight_bytes / 1e6:,.1f} MB, compiled for "
-        f"{manifest.target['name']}; {cpu_name()}, {threads} threads"
+        f"{manifest.target['name']}; {device}" + (f", {threads} threads" if threads else "")
     )
-    if roofline is not None:
+    if roofline is not None and not threads:
+        console.print(
+            f"this device: copies {roofline.read_bytes_per_s / 1e9:,.0f} GB/s (read and written); "
+            f"{roofline.fp32_ops_per_s / 1e12:,.0f} Tflop/s ({roofline.int8_instruction})"
+        )
+    elif roofline is not None:
         console.print(
             f"this machine: reads {roofline.read_bytes_per_s / 1e9:.1f} GB/s; "
             f"int8 {roofline.int8_ops_per_s / 1e9:,.0f} Gop/s ({roofline.int8_instruction}); "

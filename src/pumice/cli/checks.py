@@ -19,6 +19,8 @@ from pumice.errors import PumiceError
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 _SELFTEST_SECONDS = 300
+# What the kernel shows when there is such a GPU, whether or not its driver library is installed.
+_NODES = {"rocm": Path("/dev/kfd"), "cuda": Path("/dev/nvidiactl")}
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,30 @@ def processor() -> Finding:
     )
 
 
-def devices() -> Finding:
-    """Devices that this version can use, and those that it sees but cannot use yet."""
-    others = []
-    if Path("/dev/kfd").exists():
-        others.append("an AMD GPU (/dev/kfd)")
-    if Path("/dev/nvidiactl").exists():
-        others.append("an NVIDIA GPU (/dev/nvidiactl)")
-    if not others and any(Path("/dev/dri").glob("renderD*")):
-        others.append("a GPU (/dev/dri)")
-    text = "cpu:0"
-    if others:
-        text += f"; also here, not usable by Pumice {__version__}: {', '.join(others)}"
-    return Finding("devices", OK, text)
+def devices() -> Iterator[Finding]:
+    """The devices of each driver, or what is missing to use them."""
+    from pumice.runtime.found_devices import device_line, reports
+    from pumice.runtime.gpu_load import target_of
+
+    yield Finding("devices", OK, "cpu:0")
+    for report in reports():
+        if report.missing:
+            there = _NODES[report.api].exists()
+            text = report.missing if report.installed or there else "no driver, no device"
+            if there:  # a GPU, and no way to it
+                yield Finding(report.api, WARNING, f"{_NODES[report.api]} is here, but {text}",
+                              report.hint)  # fmt: skip
+            else:
+                yield Finding(report.api, OK, text)
+            continue
+        for properties in report.devices:
+            line = f"{device_line(properties)}, driver {report.version}"
+            try:
+                target = target_of(properties.arch)
+            except PumiceError as error:
+                yield Finding(report.api, WARNING, f"{line}: {error.message}")
+                continue
+            yield Finding(report.api, OK, f"{line}; target {target.name}")
 
 
 def threads() -> Finding:

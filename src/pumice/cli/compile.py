@@ -53,6 +53,13 @@ def command(
             show_default=False,
         ),
     ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option(
+            "--weights/--no-weights",
+            help="Without: small enough to carry, for measurements on a GPU.",
+        ),
+    ] = True,
     device: options.DeviceOption = "auto",
     target: options.TargetOption = "native",
     quant: options.QuantOption = None,
@@ -83,8 +90,12 @@ def command(
         model=name, device=device, target=target, quantization=quant, activations=activations,
         cache_dir=cache_dir,
     )  # fmt: skip
+    prepared = request.prepare_settings()
+    if not weights:
+        check_gpu_target(prepared.target, "--no-weights")
+        prepared = replace(prepared, options=prepared.options | {"weights": False})
     settings = replace(
-        request.prepare_settings(),
+        prepared,
         max_tokens=max_tokens, max_sequences=max_sequences, workers=workers, rebuild=rebuild,
     )  # fmt: skip
     start = time.perf_counter()
@@ -109,6 +120,17 @@ def command(
     if dump is not None:
         note(f"every phase is in {dump}")
     print(directory)
+
+
+def check_gpu_target(name: str, option: str) -> None:
+    """UsageError when an option is given for another target than a GPU."""
+    from pumice.targets import get_target
+
+    if get_target(name).api not in ("rocm", "cuda"):
+        raise UsageError(
+            f"{option} is for GPUs; the target is {name}",
+            hint="Name one with --target (gfx1100, sm_90), or with --device.",
+        )
 
 
 def _inside(dump: Path | None) -> Path:
@@ -141,12 +163,14 @@ def _compile_here(
 
     check_output(directory)
     source = request.fetch(settings)
-    check_memory(summarize(source, settings.quantization), None, name=request.model)
+    target = resolve_target(settings.target)
+    if target.api == "cpu":
+        check_memory(summarize(source, settings.quantization), None, name=request.model)
     random = source.startswith(RANDOM)
     with make_progress(quiet=False) as report:
         return compile_model(
             source,
-            target=resolve_target(settings.target),
+            target=target,
             output=directory,
             options=CompileOptions(
                 **settings.compile_options(), workers=settings.workers, dump=dump
@@ -159,7 +183,7 @@ def _compile_here(
 def _print_summary(manifest: Manifest, seconds: float) -> None:
     from pumice.cli.console import note
 
-    decode = manifest.entries.get("decode")
+    decode = next((p for name, p in manifest.entries.items() if name.startswith("decode")), None)
     launches = f", {len(decode.launches)} launches a token" if decode else ""
     note(
         f"{manifest.model.name} ({manifest.model.quantization}) for {manifest.target['name']}: "

@@ -29,16 +29,9 @@ class ModelConversation:
     def __init__(
         self, request: ModelRequest, *, system: str | None, raw: bool, sampling: dict[str, Any]
     ) -> None:
-        from pumice.cli.devices import parse_device
         from pumice.engine.chat import ChatModule
-        from pumice.engine.engine import LLMEngine
 
-        self._engine = LLMEngine.from_artifact(
-            request.prepare(),
-            device=parse_device(request.device),
-            threads=request.threads,
-            context_length=request.context,
-        )
+        self._engine = request.engine(request.prepare())
         if self._engine.tokenizer is None:
             raise UnsupportedError(f"{self._engine.name} has no tokenizer: it can only be measured")
         self._raw = raw
@@ -106,4 +99,9 @@ class ModelConversation:
 
     def describe(self) -> str:
         """One line on what is loaded."""
-        return f"{self._engine.name}, context {self._engine.limits.context_length:,} tokens"
+        limits = self._engine.limits
+        text = f"{self._engine.name}, context {limits.context_length:,} tokens"
+        device = getattr(self._engine.executable, "device", None)
+        if getattr(device, "api", "cpu") != "cpu":
+            text += f" on {device}, cache {limits.num_blocks * limits.block_size:,} tokens"
+        return text

@@ -31,10 +31,14 @@ def command(
     """Check this machine; the exit status is 1 when something fails."""
     from pumice.cli.checks import FAILED
     from pumice.cli.console import note, print_json, stdout
-    from pumice.cli.devices import parse_device
+    from pumice.cli.devices import is_gpu, parse_device
     from pumice.cli.session import cache_directory
 
-    parse_device(device)
+    name = parse_device(device)
+    if is_gpu(name):
+        from pumice.runtime.gpu_load import find_device
+
+        find_device(name)  # an error says what is missing
     failures = 0
     if not json_output and (selftest or speed):
         note("compiling and running kernels; this takes up to a minute")
@@ -78,7 +82,7 @@ def _findings(
 
     yield guarded("versions", checks.versions)
     yield guarded("cpu", checks.processor)
-    yield guarded("devices", checks.devices)
+    yield from checks.devices()
     yield guarded("threads", checks.threads)
     yield guarded("linker", checks.linker)
     yield guarded("memory", checks.memory)

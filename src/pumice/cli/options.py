@@ -29,7 +29,9 @@ ModelOption = Annotated[
 DeviceOption = Annotated[
     str,
     typer.Option(
-        "--device", help="auto, cpu, rocm, cuda, vulkan, metal or opencl, with an optional :N."
+        "--device",
+        help="auto (what the artifact is for, else the CPU), cpu, rocm or cuda (with :N or "
+        ":PCI-ID), or rocm:emulated-gfx1100.",
     ),
 ]
 ThreadsOption = Annotated[
@@ -47,7 +49,7 @@ ContextOption = Annotated[
 ]
 TargetOption = Annotated[
     str,
-    typer.Option("--target", help="What to compile for: native, or a target's name."),
+    typer.Option("--target", help="What to compile for: native (of --device), or a target's name."),
 ]
 QuantOption = Annotated[
     str | None,
@@ -61,7 +63,8 @@ ActivationsOption = Annotated[
     str,
     typer.Option(
         "--activations",
-        help="Of quantized products: int16 (15 bits), int8 (faster, coarser) or float32 (exact).",
+        help="Of quantized products: int16 (15 bits), int8 (faster, coarser) or float32 (exact). "
+        "On GPUs float16 (which int16 means, too) or bfloat16.",
     ),
 ]
 

@@ -21,6 +21,13 @@ def download_progress() -> Iterator[Report]:
 
 
 @contextlib.contextmanager
+def transfer_progress() -> Iterator[Report]:
+    """The same for what is copied to a device: without a terminal nothing is shown."""
+    with contextlib.ExitStack() as stack:
+        yield _terminal(stack) if sys.stderr.isatty() else lambda what, done, total: None
+
+
+@contextlib.contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
     """Yields a function that counts one more of `total`."""
     if not sys.stderr.isatty():

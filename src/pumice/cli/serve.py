@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 NAME = "serve"
 
+# Contexts that a GPU's cache holds at most, and a draft model's beside it.
+_CONTEXTS, _DRAFT_CONTEXTS = 64, 4
+
 HostOption = Annotated[
     str, typer.Option("--host", help="Address to listen at; 0.0.0.0 is every one.")
 ]
@@ -183,15 +186,10 @@ def _keys(path: Path | None) -> list[str]:
 def _load(
     request: ModelRequest, artifact: Path, cache_tokens: int | None, **options: Any
 ) -> LLMEngine:
-    from pumice.cli.devices import parse_device
-    from pumice.engine.engine import LLMEngine
-
-    return LLMEngine.from_artifact(
+    return request.engine(
         artifact,
-        device=parse_device(request.device),
-        threads=request.threads,
-        context_length=request.context,
         num_blocks=_blocks(artifact, request.context, cache_tokens),
+        contexts=_CONTEXTS,
         **options,
     )
 
@@ -217,12 +215,12 @@ def _speculation(method: str, draft: ModelRequest | None, artifact: Path) -> Spe
             f"--draft {draft.model} has another vocabulary than the model",
             hint="A draft model is a smaller one of the same family.",
         )
-    return Speculation("draft", draft=draft.load(directory))
+    return Speculation("draft", draft=draft.load(directory, contexts=_DRAFT_CONTEXTS))
 
 
-def _blocks(artifact: Path, context: int | None, cache_tokens: int | None) -> int:
-    """Blocks of the cache. By default four contexts, unless that is over a quarter of the memory
-    that is free; one context at least.
+def _blocks(artifact: Path, context: int | None, cache_tokens: int | None) -> int | None:
+    """Blocks of the cache; None: what a GPU has left. By default of a CPU four contexts, unless
+    that is over a quarter of the memory that is free; one context at least.
     """
     from pumice.artifact import Manifest
     from pumice.runtime.load import DEFAULT_CONTEXT
@@ -232,6 +230,8 @@ def _blocks(artifact: Path, context: int | None, cache_tokens: int | None) -> in
     size = manifest.cache.block_size
     if cache_tokens is not None:
         return -(-cache_tokens // size)
+    if manifest.target.get("api") != "cpu":
+        return None
     longest = context or min(manifest.model.context_length, DEFAULT_CONTEXT)
     one = -(-longest // size) + 1
     free = available_bytes()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pumice.cli.console import settings
+from pumice.cli.console import note, settings
 from pumice.cli.devices import parse_device
 from pumice.cli.summary import RANDOM
 from pumice.errors import ContextLengthError, UsageError
 from pumice.settings import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from pumice.engine.engine import LLMEngine
     from pumice.prepare import PrepareSettings
-    from pumice.runtime.executor import Executor
+    from pumice.runtime.load import Loaded
 
 ACTIVATIONS = ("int8", "int16", "float32")
+GPU_ACTIVATIONS = ("float16", "bfloat16")
 
 
 def choose_model(positional: str | None, option: str | None) -> str:
@@ -49,14 +53,18 @@ class ModelRequest:
 
     def prepare_settings(self) -> PrepareSettings:
         """How `prepare` compiles; checked here, so that a bad value fails before a download."""
-        from pumice.prepare import PrepareSettings, resolve_target
+        from pumice.prepare import PrepareSettings, is_artifact, resolve_target
 
-        parse_device(self.device)
-        resolve_target(self.target)
-        if self.activations not in ACTIVATIONS:
-            raise UsageError(
-                f"activations is {self.activations!r}; allowed: {', '.join(ACTIVATIONS)}"
-            )
+        device, target = parse_device(self.device), self.target
+        if not is_artifact(self.model):  # which has its own
+            found = resolve_target(target, device)
+            target = found.name
+            allowed = ACTIVATIONS if found.api == "cpu" else (*ACTIVATIONS, *GPU_ACTIVATIONS)
+            if self.activations not in allowed:
+                raise UsageError(
+                    f"activations is {self.activations!r}; allowed for {target}: "
+                    f"{', '.join(allowed)}"
+                )
         if self.quantization is not None:
             from pumice.quantization import get_format
 
@@ -69,7 +77,7 @@ class ModelRequest:
             CpuDevice(self.threads)  # says how many there are
         return PrepareSettings(
             cache_dir=cache_directory(self.cache_dir),
-            target=self.target,
+            target=target,
             quantization=self.quantization,
             activations=self.activations,
         )
@@ -99,11 +107,12 @@ class ModelRequest:
                 self.model,
                 settings=prepare_settings,
                 progress=report,
-                check=lambda source: self._check(source, prepare_settings.cache_dir),
+                check=lambda source: self._check(source, prepare_settings),
             )
 
-    def _check(self, source: str, cache_dir: Path) -> None:
+    def _check(self, source: str, prepare_settings: PrepareSettings) -> None:
         from pumice.cli.summary import check_disk, check_memory, summarize
+        from pumice.targets import get_target
 
         summary = summarize(source, self.quantization)
         longest = summary.config.context_length
@@ -111,16 +120,61 @@ class ModelRequest:
             raise ContextLengthError(
                 f"a context of {self.context:,} tokens was asked for; {self.model} has {longest:,}"
             )
-        check_memory(summary, self.context, name=self.model)
-        check_disk(summary, cache_dir)
+        if get_target(prepare_settings.target).api == "cpu":  # a GPU's is asked when it is loaded
+            check_memory(summary, self.context, name=self.model)
+        check_disk(summary, prepare_settings.cache_dir)
 
-    def load(self, directory: Path) -> Executor:
-        """The artifact on the device."""
+    def load(
+        self, directory: Path, *, contexts: int | None = None, random_weights: bool = False
+    ) -> Loaded:
+        """The artifact on the device. random_weights: made up where the artifact has none, for
+        measurements.
+        """
+        from pumice.artifact import Manifest
         from pumice.runtime.load import load
 
-        return load(
-            directory,
-            device=parse_device(self.device),
-            threads=self.threads,
-            context_length=self.context,
-        )
+        gpu = Manifest.load(directory / "manifest.json").target.get("api") != "cpu"
+        with self._loading() as progress:
+            loaded = load(
+                directory,
+                device=parse_device(self.device),
+                threads=self.threads,
+                context_length=self.context,
+                contexts=contexts if gpu else None,
+                random_weights=random_weights and gpu,
+                progress=progress,
+            )
+        tell_notes(loaded)
+        return loaded
+
+    def engine(self, directory: Path, **options: Any) -> LLMEngine:
+        """The artifact on the device, with an engine. options: those of `LLMEngine.from_artifact`
+        that no field of the request says.
+        """
+        from pumice.engine.engine import LLMEngine
+
+        with self._loading() as progress:
+            engine = LLMEngine.from_artifact(
+                directory,
+                device=parse_device(self.device),
+                threads=self.threads,
+                context_length=self.context,
+                progress=progress,
+                **options,
+            )
+        tell_notes(engine.executable)
+        return engine
+
+    @contextlib.contextmanager
+    def _loading(self) -> Iterator[Callable[[int, int], None]]:
+        """Shows how much of the weights is on a GPU."""
+        from pumice.cli.progress import transfer_progress
+
+        with transfer_progress() as report:
+            yield lambda done, total: report("weights", done, total)
+
+
+def tell_notes(executable: object) -> None:
+    """What a loaded model has to say about its loading."""
+    for text in getattr(executable, "notes", ()):
+        note(text)

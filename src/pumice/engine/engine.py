@@ -110,16 +110,18 @@ class LLMEngine(Generation):
     def from_artifact(
         directory: Path,
         *,
-        device: str = "cpu",
+        device: str = "auto",
         threads: int | None = None,
         context_length: int | None = None,
         num_blocks: int | None = None,
+        contexts: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
         **options: Any,
     ) -> LLMEngine:
         """Loads a compiled model; arguments and errors are `runtime.load.load`'s, and LLMEngine's.
 
         num_blocks bounds the context that all requests have together; by default one of
-        `context_length` fits.
+        `context_length` fits, or on a GPU as much as its memory holds.
         """
         from pumice.runtime.load import load
         from pumice.text.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -131,6 +133,8 @@ class LLMEngine(Generation):
             threads=threads,
             context_length=context_length,
             num_blocks=num_blocks,
+            contexts=contexts,
+            progress=progress,
         )
         tokenizer = None  # models with random weights have none
         if (directory / TOKENIZER_FILE).is_file():

@@ -134,6 +134,10 @@ class Executor:
         entry.captured.replay()
         return self._results[name][: symbols["R"]]
 
+    def plan_name(self, batch: StepBatch) -> str:
+        """Which of the manifest's entries a batch runs."""
+        return self._entry_for(batch)
+
     def _entry_for(self, batch: StepBatch) -> str:
         """The entry point that gives a batch's logits."""
         tokens, rows = len(batch.tokens), len(batch.sample_rows)

@@ -13,11 +13,12 @@ from pumice.runtime.devices.driver.properties import DeviceProperties
 
 @dataclass(frozen=True)
 class DriverReport:
-    """One API. version: the driver's, "" when there is none. missing: why it shows no device, and
-    the next step; "" when it shows some.
+    """One API. installed: whether its driver could be loaded. version: the driver's, "" when it
+    does not say. missing: why it shows no device, and the next step; "" when it shows some.
     """
 
     api: str
+    installed: bool
     version: str
     devices: tuple[DeviceProperties, ...]
     missing: str = ""
@@ -29,20 +30,13 @@ def report(api: str) -> DriverReport:
     try:
         driver = choose.open_driver(choose.DeviceName(api))
     except PumiceError as error:
-        return DriverReport(api, "", (), error.message, error.hint or "")
-    version = ""
+        return DriverReport(api, False, "", (), error.message, error.hint or "")
     try:
         found = tuple(choose.devices(driver))
-        version = driver_version(driver)
+        choose.choose(list(found), choose.DeviceName(api))  # says what to do when there is none
+        return DriverReport(api, True, driver_version(driver), found)
     except PumiceError as error:
-        return DriverReport(api, version, (), error.message, error.hint or "")
-    if not found:
-        return DriverReport(
-            api, version, (), f"the {api} driver shows no device",
-            "Check its own tool (nvidia-smi, rocminfo) and CUDA_VISIBLE_DEVICES or "
-            "HIP_VISIBLE_DEVICES.",
-        )  # fmt: skip
-    return DriverReport(api, version, found)
+        return DriverReport(api, True, "", (), error.message, error.hint or "")
 
 
 def reports() -> list[DriverReport]:

@@ -77,9 +77,11 @@ class GpuExecutor:
         self._cache = DeviceCache(device, manifest.cache, cache)
         cache = self._cache.plan
         self.notes = list(cache.notes)
-        self._weights.load(
+        made_up = self._weights.load(
             self._stream, directory, random_weights=random_weights, progress=progress
         )
+        if made_up:
+            self.notes.append(f"{made_up} of {len(manifest.weights)} weights are random numbers")
         spec, widest = manifest.cache, plans.widest
         self.max_blocks = -(-cache.context_length // spec.block_size)
         embed = plans.of("embed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pumice.artifact import Manifest
-from pumice.errors import ArtifactError, DeviceError, UsageError
+from pumice.errors import ArtifactError, DeviceError, UnsupportedError, UsageError
 from pumice.runtime.devices.driver import choose
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.properties import DeviceProperties
@@ -14,7 +14,7 @@ from pumice.runtime.gpu_budget import fixed_need, plan_cache
 from pumice.runtime.gpu_executor import GpuExecutor
 from pumice.runtime.gpu_plans import PlanTable
 from pumice.runtime.gpu_weights import Progress
-from pumice.targets import TARGETS
+from pumice.targets import TARGETS, Target
 
 
 def load_gpu(
@@ -95,6 +95,30 @@ def open_for(manifest: Manifest, device: str) -> DriverDevice:
             f"This machine has {devices_here()}.",
         )
     return DriverDevice(driver, chosen)
+
+
+def find_device(device: str) -> DeviceProperties:
+    """The properties of the GPU that a name means. DeviceError lists what there is."""
+    name = choose.parse(device)
+    try:
+        return choose.choose(choose.devices(choose.open_driver(name)), name)
+    except DeviceError as error:
+        raise DeviceError(
+            error.message, hint=f"{error.hint or ''} This machine has {devices_here()}.".strip()
+        ) from None
+
+
+def target_of(arch: str) -> Target:
+    """The target to compile for, for a device of an architecture. UnsupportedError when none of
+    those that Pumice has runs there.
+    """
+    rows = [row for row in TARGETS if runs_on(row.arch, arch)]
+    if not rows:
+        raise UnsupportedError(
+            f"Pumice has no target whose code runs on {arch}; it has "
+            f"{', '.join(row.name for row in TARGETS if row.api in choose.TABLES)}"
+        )
+    return max(rows, key=lambda row: (row.arch == arch, row.arch))
 
 
 def device_name(name: choose.DeviceName) -> str:

@@ -106,15 +106,24 @@ class PlanTable:
         """
         shape = shape_of(batch, self._block_size)
         ordered = np.array_equal(batch.sample_rows, np.arange(shape.rows))
-        if shape.tokens == shape.sequences == shape.rows and ordered:
+        try:
+            return self.find(shape, ordered=ordered)
+        except LookupError:
+            raise UsageError(
+                f"a step of {shape} is larger than every plan; the limits are {limits}"
+            ) from None
+
+    def find(self, shape: PlanShape, *, ordered: bool = True) -> ShapedPlan:
+        """The smallest plan for logits of those sizes; LookupError when none is large enough.
+        ordered: whether rows of the result are the tokens' in their order.
+        """
+        if ordered and shape.tokens == shape.sequences == shape.rows:
             found = self._smallest("decode", shape)
             if found is not None:
                 return found
         found = self._smallest("extend", shape)
         if found is None:
-            raise UsageError(
-                f"a step of {shape} is larger than every plan; the limits are {limits}"
-            )
+            raise LookupError(f"no plan holds {shape}")
         return found
 
     def choose_embedding(self, batch: StepBatch, limits: StepLimits, model: str) -> ShapedPlan:

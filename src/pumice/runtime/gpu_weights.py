@@ -59,8 +59,8 @@ class DeviceWeights:
         *,
         random_weights: bool = False,
         progress: Progress | None = None,
-    ) -> None:
-        """Fills all tensors and waits for it.
+    ) -> int:
+        """Fills all tensors and waits for it; returns how many were made up.
 
         random_weights: tensors that the file lacks (or all, without a file) are made up.
         ArtifactError when a tensor is missing or has another size than the manifest says.
@@ -77,7 +77,7 @@ class DeviceWeights:
             raise ArtifactError(
                 f"{path} lacks {len(missing)} of {len(layout.records)} tensors, "
                 f"the first is {missing[0].name!r}",
-                hint="Only `--random-weights` runs an artifact without its weights.",
+                hint="`pumice bench` runs an artifact without its weights; all else needs them.",
             )
         total = sum(nbytes(record) for record in layout.records)
         done = 0
@@ -98,6 +98,7 @@ class DeviceWeights:
             _make_up(device, stream, self.address(record.name), record)
             count(nbytes(record))
         stream.synchronize()
+        return len(missing)
 
     def address(self, name: str) -> int:
         """A tensor's address on the device; ArtifactError when there is none of that name."""
