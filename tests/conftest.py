@@ -10,6 +10,9 @@ import pytest
 from pumice.settings import Settings
 from pumice.weights.hub import resolve
 
+# Kernels that tests compile contract a·b + c, as Pumice's do; Triton 3.9 warns where nobody says.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
 
 @pytest.fixture(scope="session")
 def cache_dir() -> Path:

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "src" / "pumice"
 
 _BASE = frozenset({"_version", "errors", "dtypes", "artifact", "files"})
-_OPERATORS = _BASE | {"targets", "quantization", "operators"}
+_OPERATORS = _BASE | {"targets", "quantization", "binary", "operators"}
 # `text` turns a file's vocabulary into the artifact's tokenizer.json, and reads that again.
 _BUILD = _OPERATORS | {"tuning", "models", "weights", "compiler", "text"}
 _RUN = _BASE | {"targets", "runtime", "text", "engine"}
@@ -35,7 +35,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "binary": _BASE | {"targets"},
     "emulator": _BASE | {"targets", "binary"},
     "quantization": _BASE | {"targets"},
-    "operators": _BASE | {"targets", "quantization"},
+    "operators": _BASE | {"targets", "quantization", "binary"},
     "tuning": _OPERATORS,
     "models": _OPERATORS,
     "weights": _OPERATORS | {"models"},

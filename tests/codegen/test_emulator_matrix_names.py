@@ -8,6 +8,7 @@ import struct
 
 import pytest
 
+from assembler import machine_code
 from pumice.emulator.matrix_layouts import input_place, output_place
 from pumice.emulator.matrix_table import GFX90A_OPCODES, instruction
 
@@ -28,21 +29,6 @@ GFX90A = {
 }
 
 
-def assemble(text: str, arch: str) -> bytes:
-    """.text of a program, by the LLVM inside Triton."""
-    library = pytest.importorskip("triton._C.libtriton", reason="needs Triton's assembler")
-    library.llvm.init_targets()
-    image = library.amd.assemble_amdgcn(text, arch, "")
-    offset, size, count, names = struct.unpack_from("<Q10xHHH", image, 40)
-    sections = [struct.unpack_from("<IIQQQQ", image, offset + size * i) for i in range(count)]
-    strings = sections[names][4]
-    for section in sections:
-        name = image[strings + section[0] :]
-        if name.startswith(b".text\0"):
-            return bytes(image[section[4] : section[4] + section[5]])
-    raise AssertionError("no .text")
-
-
 def span(first: int, registers: int) -> str:
     return f"v{first}" if registers == 1 else f"v[{first}:{first + registers - 1}]"
 
@@ -55,7 +41,7 @@ def test_opcodes_of_gfx90a(opcode: int) -> None:
     sizes = [input_place(spec, "gfx90a", 64, operand).registers for operand in "ab"]
     d = span(0, output_place(spec, "gfx90a", 64).registers)
     a, b = span(64, sizes[0]), span(80, sizes[1])
-    code = assemble(f"{GFX90A[opcode]} {d}, {a}, {b}, {d}\n", "gfx90a")
+    code = machine_code(f"{GFX90A[opcode]} {d}, {a}, {b}, {d}", "gfx90a")
     (word,) = struct.unpack_from("<I", code)
     assert word >> 23 == 0b110100111 and word >> 16 & 127 == opcode
 

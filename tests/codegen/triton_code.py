@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-import triton
 
 from pumice.operators.base import OperatorSpec
 from pumice.operators.triton.build import Binary, build_plan
@@ -17,23 +11,9 @@ from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKern
 from pumice.targets import Target
 
 
-def spills(binary: Binary, target: Target) -> int:
-    """Registers (AMD) or bytes (NVIDIA's local memory) that did not fit."""
-    if target.api == "rocm":
-        lines = re.findall(r"\.(?:v|s)gpr_spill_count:\s*(\d+)", binary.assembly)
-        scratch = re.findall(r"\.private_segment_fixed_size:\s*(\d+)", binary.assembly)
-        assert lines and scratch
-        return sum(map(int, lines + scratch))
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary.code)
-        file.flush()
-        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-        text = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    used = re.findall(r"(?:STACK|LOCAL):(\d+)", text)
-    assert used
-    return sum(map(int, used))
+def spills(binary: Binary) -> int:
+    """Registers that did not fit and bytes of private memory."""
+    return binary.resources.spilled + binary.resources.scratch_bytes
 
 
 def problem_of(
@@ -54,5 +34,5 @@ def compiled(
     for binary in binaries:
         assert binary.shared_bytes <= target.shared_bytes, (config, binary.shared_bytes)
         assert binary.threads <= 1024
-        assert spills(binary, target) == 0, f"{kernel.name} {config} on {target.name} spills"
+        assert spills(binary) == 0, (kernel.name, dict(config), target.name, binary.resources)
     return binaries

@@ -98,6 +98,18 @@ def _dot(self: Any, a: Any, b: Any, total: Any, *_: Any) -> Any:
     return interpreter.TensorHandle(product + total.data, total.dtype.scalar)
 
 
+def _splat(self: Any, kind: Any, value: Any) -> Any:
+    """A scalar spread over a block. A comparison's result is marked with the type of its operands,
+    by which Triton's own makes an integer of it that is no mask any more."""
+    data = np.asarray(value.data)
+    return interpreter.TensorHandle(
+        np.full(kind.shape, data.reshape(-1)[0], data.dtype), value.dtype.scalar
+    )
+
+
+_METHODS = {"create_dot": _dot, "create_splat": _splat}
+
+
 class _Everywhere:
     """A function as `_patch_lang` sees it, in whose module all of the language is visible."""
 
@@ -147,8 +159,10 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
         setattr(interpreter, name, patch)
     # A library function of Triton's (philox) patches the language's core and leaves it so.
     scope = interpreter._patch_lang(_Everywhere)
-    dot = interpreter.InterpreterBuilder.create_dot
-    interpreter.InterpreterBuilder.create_dot = _dot
+    builder = interpreter.InterpreterBuilder
+    methods = {name: getattr(builder, name) for name in _METHODS}
+    for name, method in _METHODS.items():
+        setattr(builder, name, method)
     triton.runtime.jit.JITFunction.__call__ = lambda self, *a, **k: _interpreter(self)(*a, **k)
     try:
         for launch in plan.launches:
@@ -163,7 +177,8 @@ def interpret(problem: Problem, plan: Plan, tensors: Mapping[str, torch.Tensor])
         while _scopes:
             _scopes.popitem()[1].restore()
         triton.runtime.jit.JITFunction.__call__ = nested
-        interpreter.InterpreterBuilder.create_dot = dot
+        for name, method in methods.items():
+            setattr(builder, name, method)
         scope.restore()
         for name, original in before.items():
             setattr(interpreter, name, original)

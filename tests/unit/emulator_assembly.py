@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import struct
 import tempfile
 from pathlib import Path
-from typing import Any
 
-
-@functools.cache
-def _library() -> Any:
-    from triton._C import libtriton
-
-    libtriton.llvm.init_targets()
-    return libtriton.amd
+from assembler import assemble
 
 
 def code_object(text: str, arch: str) -> bytes:
     """A linked code object (.hsaco) of a whole assembly file."""
+    from triton._C import libtriton
+
     with tempfile.TemporaryDirectory() as folder:
         source, linked = Path(folder, "a.o"), Path(folder, "a.hsaco")
-        source.write_bytes(_library().assemble_amdgcn(text, arch, ""))
-        _library().link_hsaco(str(source), str(linked))
+        source.write_bytes(assemble(text, arch))
+        libtriton.amd.link_hsaco(str(source), str(linked))
         return linked.read_bytes()
-
-
-@functools.cache
-def machine_code(text: str, arch: str) -> bytes:
-    """The bytes of .text of some instructions."""
-    image = _library().assemble_amdgcn(f".text\n{text}\n", arch, "")
-    offset, size, count, names = struct.unpack_from("<Q10xHHH", image, 40)
-    sections = [struct.unpack_from("<IIQQQQ", image, offset + size * i) for i in range(count)]
-    strings = sections[names][4]
-    for section in sections:
-        if image[strings + section[0] :].startswith(b".text\0"):
-            return bytes(image[section[4] : section[4] + section[5]])
-    raise AssertionError("no .text")
 
 
 KERNEL = """

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from emulator_assembly import machine_code
 
+from assembler import machine_code
 from pumice.emulator.decode import decode, family
 from pumice.emulator.global_memory import VectorMemory
 from pumice.emulator.lds import Lds

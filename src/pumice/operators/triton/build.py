@@ -6,6 +6,7 @@ LLVM, lld and ptxas.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from pumice.dtypes import TRITON_NAMES
 from pumice.errors import CompileError, UnsupportedError
 from pumice.operators.triton.plan import Launch, Plan, Problem, TensorSpec
+from pumice.operators.triton.resources import Resources, read_resources
 from pumice.targets import Target
 
 _INT32_MAX = 2**31 - 1
@@ -35,6 +37,11 @@ class Binary:
     threads: int
     metadata: Any
     compiled: Any  # Triton's own object, which launches where its driver is
+
+    @functools.cached_property
+    def resources(self) -> Resources:
+        """Registers, spills and memory, from the code object."""
+        return read_resources(self.code, self.symbol, self.shared_bytes)
 
 
 def signature(launch: Launch, tensors: Mapping[str, TensorSpec]) -> dict[str, str]:
@@ -106,6 +113,8 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
     options = {
         "num_warps": launch.num_warps,
         "num_stages": launch.num_stages,
+        # Contracts a·b + c; said aloud as the default differs between Triton's versions.
+        "enable_fp_fusion": True,
         **launch.options.get(target.api, {}),
     }
     try:
