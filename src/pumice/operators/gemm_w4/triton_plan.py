@@ -108,6 +108,11 @@ def _bias(problem: Problem, arguments: dict[str, Any], constants: dict[str, Any]
         constants["bias"] = None
 
 
+def _most_sums(target: Target) -> int:
+    """Sums that a thread of `Gemv` holds without spilling, beside what it multiplies."""
+    return 16 if target.api == "cuda" else 8
+
+
 class Matrix:
     """Up to 16 tokens on matrix units, from weights packed in blocks. config: warps that share K
     for the same rows; how often 16 rows; whether words are loaded a step ahead; steps unrolled;
@@ -180,6 +185,8 @@ class Gemv:
             return "gemm_w4: this kernel reads weights packed in 'rows'"
         if x.shape[0] > MOST_TOKENS:
             return f"gemm_w4: {x.shape[0]} tokens; this kernel takes up to {MOST_TOKENS}"
+        if x.shape[0] > _most_sums(target):
+            return f"gemm_w4: the sums of {x.shape[0]} tokens do not fit {target.name}'s registers"
         if not x.aligned or (x.shape[0] > 1 and x.stride[0] % 8):
             return "gemm_w4: this kernel needs rows of x aligned to 16 bytes"
         return None
@@ -195,7 +202,7 @@ class Gemv:
             (8, 4, 0, 1), (8, 1, 1, 1), (16, 2, 0, 1), (1, 4, 0, 1), (1, 2, 1, 1), (8, 2, 0, 3),
         )  # fmt: skip
         found: list[Config] = []
-        most = 16 if target.api == "cuda" else 8  # sums that a thread holds
+        most = _most_sums(target)
         for rows, warps, ahead, stages in shapes:
             groups = warps * wave
             if (rows * tokens > most and tokens > 1) or groups > max(words // 2, wave):
