@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -188,7 +189,5 @@ def _dump_plans(dump: Dump, plans: dict[str, Plan], lowering: GpuLowering) -> No
 
 
 def _versions() -> dict[str, str]:
-    import triton
-    import tvm
-
-    return {"tvm": str(tvm.__version__), "triton": str(triton.__version__), "numpy": np.__version__}
+    packages = {"tvm": "apache-tvm", "triton": "triton", "numpy": "numpy"}
+    return {name: version(package) for name, package in packages.items()}
