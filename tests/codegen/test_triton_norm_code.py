@@ -7,7 +7,7 @@ from triton_code import compiled, problem_of
 
 from pumice.operators.norm.spec import SPEC
 from pumice.operators.norm.triton_plan import NormLoop, NormRows
-from pumice.operators.triton.plan import TensorSpec
+from pumice.operators.triton.plan import TensorSpec, TritonKernel
 from pumice.targets import GPU_TARGETS, Target
 
 ROWS = (
@@ -33,7 +33,9 @@ SOME = ("gfx942", "gfx1100", "sm_86", "sm_90")
 def test_rows(case: int, target: Target) -> None:
     rows, width, attrs = ROWS[case]
     fp8 = target.api == "rocm" or "float8_e4m3fn" in target.dtypes
-    attrs = {"eps": 1e-5, "out_dtype": "float8_e4m3fn" if fp8 else "int8", **attrs}
+    attrs = {"eps": 1e-5, **attrs}
+    if "quantize" in attrs:
+        attrs["out_dtype"] = "float8_e4m3fn" if fp8 else "int8"
     inputs = {n: TensorSpec((rows, width), "bfloat16") for n in ("x", "residual")}
     inputs["weight"] = TensorSpec((width,), "bfloat16")
     problem = problem_of(SPEC, attrs, inputs)
@@ -41,3 +43,15 @@ def test_rows(case: int, target: Target) -> None:
     (binary,) = compiled(kernel, problem, target)
     wide = "_load_b128" if target.wave == 32 else "_load_dwordx4"
     assert (wide if target.api == "rocm" else "ld.global.v4.b32") in binary.assembly
+
+
+@pytest.mark.parametrize("target", GPU_TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("kernel", [NormRows(), NormLoop()], ids=lambda k: k.name)
+def test_a_residual_in_float32(kernel: TritonKernel, target: Target) -> None:
+    """A model's step: float16 in and out, the stream in float32."""
+    inputs = {
+        "x": TensorSpec((4, 4096), "float16"),
+        "residual": TensorSpec((4, 4096), "float32"),
+        "weight": TensorSpec((4096,), "float32"),
+    }
+    compiled(kernel, problem_of(SPEC, {"kind": "rms", "eps": 1e-5}, inputs), target)

@@ -16,7 +16,7 @@ from pumice.targets import get_target
 CASES = {
     "gemm_w4": (2, 4, 11, 17, 20),
     "dequantize_w4": (4, 5),
-    "norm": (3, 4, 9, 12),
+    "norm": (3, 4, 9, 12, 15, 17, 18),
     "quantize_fp8": (3, 4, 8),
     "activation_mul": (3, 6),
     "softmax": (0, 4),

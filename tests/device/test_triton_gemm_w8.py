@@ -17,7 +17,12 @@ from pumice.targets import get_target
 
 HOPPER = get_target("sm_90")
 RUNS = list(runs(SPEC, (HOPPER,)))
-EMULATED = [run for run in runs(SPEC, (get_target("gfx942"),)) if "3x352" in run[0]]
+EMULATED = [
+    run
+    for arch, cases in (("gfx942", ("3", "14", "15")), ("gfx1100", ("10", "11", "12", "16")))
+    for run in runs(SPEC, (get_target(arch),))
+    if run[0].split("-")[1] in cases
+]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=[run[0] for run in RUNS])
@@ -25,7 +30,7 @@ def test_case(run: Any) -> None:
     check(SPEC, *run[1:])
 
 
-@pytest.mark.parametrize("run", EMULATED, ids=[run[0] for run in EMULATED])
+@pytest.mark.parametrize("run", EMULATED, ids=[f"{run[4].name}-{run[0]}" for run in EMULATED])
 def test_compiled_for_amd(run: Any) -> None:
     check_emulated(SPEC, *run[1:])
 
@@ -46,17 +51,19 @@ def test_another_configuration(kernel: Any, config: dict[str, int]) -> None:
 
 
 def test_refusals_say_what_is_allowed() -> None:
-    def reason(out_dtype: str = "float16", **changes: TensorSpec) -> str:
+    def reason(out_dtype: str = "float16", group: int = 32, **changes: TensorSpec) -> str:
         specs = {
             "x": TensorSpec((9, 256), "float16"),
             "w": TensorSpec((8, 256), "int8"),
             "scales": TensorSpec((8, 8), "float16"),
             **changes,
         }
-        attrs = {"group": 32, "out_dtype": out_dtype}
+        attrs = {"group": group, "out_dtype": out_dtype}
         return str(Gemv().supports(Problem("gemm_w8", specs, attrs), HOPPER))
 
     assert "at most 8" in reason()
     assert "out_dtype 'int8'" in reason(out_dtype="int8")
     assert "int8[N, 256]" in reason(w=TensorSpec((8, 128), "int8"))
+    assert "group 8 must be" in reason(group=8)
+    assert "mins must be" in reason(mins=TensorSpec((8, 4), "float16"))
     assert "float16(8, 8)" in reason(scales=TensorSpec((8, 4), "float16"))

@@ -68,6 +68,7 @@ def test_refusals_say_what_is_allowed() -> None:
     assert "last must be 1" in str(reason(s=(1, 2)))
     assert "allowed: float16" in str(reason(dtype="int8"))
     assert "'rms', 'layer'" in str(reason(kind="batch"))
+    assert "out_dtype 'int8'" in str(reason(out_dtype="int8"))
     assert "at most 16384" in str(reason(width=20000))
     assert "int8 works" in str(reason("sm_80", quantize="token", out_dtype="float8_e4m3fn"))
     assert "e4m3fn works" in str(reason("gfx950", quantize="token", out_dtype="float8_e4m3fnuz"))

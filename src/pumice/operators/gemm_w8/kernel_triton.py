@@ -1,8 +1,26 @@
 # mypy: ignore-errors
-"""Kernels with int8 weights: `gemv` in float32 on vector units, `tiled` on matrix units."""
+"""Kernels with 8-bit weights: `gemv` in float32 on vector units, `tiled` on matrix units."""
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _values(code, ZERO: tl.constexpr):
+    """Codes less zero in float32."""
+    value = code.to(tl.float32)
+    if ZERO != 0:
+        value -= ZERO
+    return value
+
+
+@triton.jit
+def _offset(scale, mins, at, mask, ZERO: tl.constexpr):
+    """What a code of 0 stands for, less: zero · scale + min, in float32."""
+    if mins is None:
+        return ZERO * scale
+    else:
+        return ZERO * scale + tl.load(mins + at, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -10,6 +28,7 @@ def gemv(
     x,
     w,
     scales,
+    mins,
     bias,
     out,
     M,
@@ -20,17 +39,22 @@ def gemv(
     x_stride,
     out_stride,
     GROUP: tl.constexpr,  # 0: one scale a row
+    ZERO: tl.constexpr,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A thread holds 16 codes of several rows, half a group of 32."""
+    """A thread holds 16 codes of several rows, half a group of 32, or one of 16. Zeros and minima
+    meet the sum of its activations, which all rows share."""
+    OFFSET: tl.constexpr = ZERO != 0 or mins is not None
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row = tl.minimum(n, N - 1)[:, None]
     token = tl.minimum(tl.arange(0, TOKENS), M - 1).to(tl.int64)[:, None]
     HALVES: tl.constexpr = BLOCK // 16
     total = tl.zeros((TOKENS, ROWS, HALVES), tl.float32)
+    if OFFSET and GROUP == 0:
+        sums = tl.zeros((TOKENS, 1, HALVES), tl.float32)
     for first in tl.range(0, K, BLOCK, num_stages=STAGES):
         k = (first + tl.arange(0, BLOCK))[None, :]
         inside = k < K
@@ -45,17 +69,29 @@ def gemv(
         a = tl.reshape(a, (TOKENS, 1, HALVES, 8))
         b = tl.reshape(b, (TOKENS, 1, HALVES, 8))
         part = tl.sum(low.to(tl.float32) * a + high.to(tl.float32) * b, axis=3)
+        if OFFSET:
+            together = tl.sum(a + b, axis=3)
         if GROUP == 0:
             total += part
+            if OFFSET:
+                sums += together
         else:
             h = (first // 16 + tl.arange(0, HALVES))[None, :]
             at = row * scale_columns + h * 16 // GROUP
             at = tl.multiple_of(tl.max_contiguous(at, (1, 2)), (1, 1))  # threads as codes lie
             scale = tl.load(scales + at, mask=h * 16 < K, other=0.0).to(tl.float32)
-            total += part * scale[None, :, :]
+            if OFFSET:
+                offset = _offset(scale, mins, at, h * 16 < K, ZERO)
+                total += part * scale[None, :, :] - together * offset[None, :, :]
+            else:
+                total += part * scale[None, :, :]
     result = tl.sum(total, axis=2)
     if GROUP == 0:
-        result *= tl.load(scales + tl.minimum(n, N - 1)).to(tl.float32)[None, :]
+        at = tl.minimum(n, N - 1)
+        scale = tl.load(scales + at).to(tl.float32)
+        result *= scale[None, :]
+        if OFFSET:
+            result -= tl.sum(sums, axis=2) * _offset(scale, mins, at, n < N, ZERO)[None, :]
     if bias is not None:
         result += tl.load(bias + tl.minimum(n, N - 1)).to(tl.float32)[None, :]
     m = tl.arange(0, TOKENS)
@@ -69,6 +105,7 @@ def tiled(
     x,
     w,
     scales,
+    mins,
     bias,
     out,
     M,
@@ -81,6 +118,7 @@ def tiled(
     blocks_n,
     k_blocks,  # of one split
     GROUP: tl.constexpr,  # 0: one scale a row
+    ZERO: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
@@ -97,21 +135,32 @@ def tiled(
     token = tl.minimum(m, M - 1)
     row = tl.minimum(n, N - 1)
     split = tl.program_id(1)
+    STEP: tl.constexpr = 16 if GROUP == 16 else 32
+    if GROUP == 0 and mins is not None:
+        row_scale = tl.load(scales + row).to(tl.float32)[:, None]
+        row_min = tl.load(mins + row).to(tl.float32)[:, None]
     total = tl.zeros((BN, BM), tl.float32)
     for block in tl.range(0, k_blocks, num_stages=STAGES):
         k = (split * k_blocks + block) * BK + tl.arange(0, BK)
         code = tl.load(w + row[:, None] * K + k[None, :], mask=(k < K)[None, :], other=0)
         if GROUP == 0:
-            weight = code.to(tl.float32).to(x.dtype.element_ty)
+            weight = _values(code, ZERO)
+            if mins is not None:
+                weight = weight * row_scale - row_min
         else:
-            h = (split * k_blocks + block) * (BK // 32) + tl.arange(0, BK // 32)
-            at = row[:, None] * scale_columns + (h * 32 // GROUP)[None, :]
-            scale = tl.load(scales + at, mask=(h * 32 < K)[None, :], other=0.0).to(tl.float32)
-            parts = tl.reshape(code.to(tl.float32), (BN, BK // 32, 32)) * scale[:, :, None]
-            weight = tl.reshape(parts, (BN, BK)).to(x.dtype.element_ty)
+            h = (split * k_blocks + block) * (BK // STEP) + tl.arange(0, BK // STEP)
+            at = row[:, None] * scale_columns + (h * STEP // GROUP)[None, :]
+            inside = (h * STEP < K)[None, :]
+            scale = tl.load(scales + at, mask=inside, other=0.0).to(tl.float32)
+            parts = tl.reshape(_values(code, ZERO), (BN, BK // STEP, STEP)) * scale[:, :, None]
+            if mins is not None:
+                minimum = tl.load(mins + at, mask=inside, other=0.0).to(tl.float32)
+                parts -= minimum[:, :, None]
+            weight = tl.reshape(parts, (BN, BK))
+        weight = weight.to(x.dtype.element_ty)
         a = tl.load(x + token[None, :] * x_stride + k[:, None], mask=(k < K)[:, None], other=0.0)
         total = tl.dot(weight, a, total)
-    if GROUP == 0:
+    if GROUP == 0 and mins is None:
         total *= tl.load(scales + row).to(tl.float32)[:, None]
     total = tl.trans(total)
     if bias is not None:

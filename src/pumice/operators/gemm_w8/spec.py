@@ -1,8 +1,12 @@
-"""gemm_w8: x · (code · scale)ᵀ (+ bias) with int8 weights and 16-bit activations.
+"""gemm_w8: x · dequantize(w)ᵀ (+ bias) with 8-bit codes and 16-bit activations.
 
-attrs: group (of codes along K that share a scale: a multiple of 32, or K for one a row). Codes that
-a format stores as unsigned (q8f16: 128 is zero) are given less 128. out_dtype (default: that of x;
-"float32" for logits).
+attrs: group (of codes along K that share a scale: 16, 32, 64 …, or K for one a row); zero (the code
+of weight 0, default 0: 128 of q8f16's unsigned codes); out_dtype (default: that of x; "float32" for
+logits).
+
+A weight is (code − zero) · scale − min, with `mins` where they are given: the affine form of
+`quantization/base.py`. Q8_0, Q5_0, Q3_K and Q6_K of GGUF are symmetric: int8 codes, less their
+zero, or the file's unsigned ones and attr zero. Q5_1, Q2_K and Q5_K have minima.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ def cases(rng: np.random.Generator) -> list[Case]:
     """Odd rows, K that is no multiple of a block, no tokens, one scale a row."""
     found: list[Case] = []
     half, brain = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-    for m, n, k, group, bias, dtype, *out_dtype in (
+    for m, n, k, group, bias, dtype, *options in (
         (1, 5, 32, 32, False, half),
         (0, 8, 64, 32, False, half),
         (1, 37, 1120, 32, True, half),
@@ -69,26 +73,50 @@ def cases(rng: np.random.Generator) -> list[Case]:
         (33, 33, 384, 64, False, brain),
         (2, 21, 288, 32, True, half, "float32"),
         (3, 17, 256, 64, False, brain, "float32"),
+        (1, 13, 544, 16, False, half, "wide"),  # as Q6_K
+        (7, 22, 96, 16, True, half, "unsigned", "mins"),  # as Q2_K
+        (2, 19, 352, 32, False, brain, "mins"),
+        (3, 9, 288, 32, False, half, "unsigned"),
+        (4, 11, 160, 160, True, half, "unsigned", "mins"),
+        (20, 35, 272, 16, False, half, "mins", "wide", "float32"),
+        (18, 33, 96, 32, True, brain, "unsigned"),
+        (19, 17, 128, 128, False, half, "mins"),
     ):
+        signed = "unsigned" not in options
+        scales = ((rng.random((n, k // group)) + 0.5) / 64).astype(np.float32)
+        scales = scales if "wide" in options else scales.astype(np.float16)
         inputs = {
             "x": rng.standard_normal((m, k)).astype(dtype),
-            "w": rng.integers(-127, 128, (n, k), np.int8),
-            "scales": ((rng.random((n, k // group)) + 0.5) / 64).astype(np.float16),
+            "w": rng.integers(-127 if signed else 0, 128 if signed else 256, (n, k)).astype(
+                np.int8 if signed else np.uint8
+            ),
+            "scales": scales,
         }
+        attrs: dict[str, Any] = {"group": group}
+        if "mins" in options:
+            inputs["mins"] = (scales * rng.uniform(-90, 90, scales.shape)).astype(scales.dtype)
+        elif not signed:
+            attrs["zero"] = 128
+        if "float32" in options:
+            attrs["out_dtype"] = "float32"
         if bias:
             inputs["bias"] = rng.standard_normal(n).astype(dtype)
-        attrs = {"group": group} | ({"out_dtype": out_dtype[0]} if out_dtype else {})
         found.append((attrs, inputs))
     return found
 
 
-def bench_problem(m: int, n: int, k: int, group: int = 32, dtype: str = "float16") -> Any:
+def bench_problem(
+    m: int, n: int, k: int, group: int = 32, dtype: str = "float16", mins: bool = False
+) -> Any:
     """(label, attrs, input specs) of a row of BENCH."""
     inputs = {
         "x": TensorSpec((m, k), dtype), "w": TensorSpec((n, k), "int8"),
         "scales": TensorSpec((n, k // group), "float16"),
     }  # fmt: skip
-    return f"{m}x{n}x{k} g{group} {dtype}", {"group": group}, inputs
+    if mins:
+        inputs["mins"] = inputs["scales"]
+    label = f"{m}x{n}x{k} g{group}{' mins' if mins else ''} {dtype}"
+    return label, {"group": group}, inputs
 
 
 # Llama-2-7B: q·k·v, o, gate·up, down.
@@ -97,14 +125,17 @@ BENCH = (
     *(bench_problem(1, n, k) for n, k in LLAMA2_7B),
     *(bench_problem(1, n, k, k, "bfloat16") for n, k in LLAMA2_7B),
     *(bench_problem(m, 22016, 4096) for m in (4, 16, 64, 1024)),
+    *(bench_problem(m, 22016, 4096, 16) for m in (1, 64, 1024)),  # as Q6_K
+    bench_problem(1, 22016, 4096, 32, mins=True),
 )
 
 SPEC = OperatorSpec(
     name="gemm_w8",
-    formula="out[m, n] = Σₖ x[m, k] · w[n, k] · scales[n, k / group] + bias[n]",
+    formula="out[m, n] = Σₖ x[m, k] · ((w[n, k] − zero) · scales[n, g] − mins[n, g]) + bias[n]",
     axes={"M": "tokens", "N": "outputs", "K": "inputs", "G": "groups along K"},
     inputs={
-        "x": "float16 or bfloat16 [M, K]", "w": "int8[N, K]", "scales": "float16[N, G]",
+        "x": "float16 or bfloat16 [M, K]", "w": "int8 or uint8 [N, K]",
+        "scales": "float16 or float32 [N, G]", "mins": "as scales, [N, G] (optional)",
         "bias": "as x, [N] (optional)",
     },
     outputs={"out": "out_dtype [M, N]"},

@@ -18,27 +18,32 @@ from pumice.targets import Target
 
 MOST_TOKENS = 8  # of the kernel on vector units
 _FLOATS = ("float16", "bfloat16")
+_CODES, _SCALES = ("int8", "uint8"), ("float16", "float32")
 _OUT = (*_FLOATS, "float32")
 
 
 def gemm_reason(problem: Problem) -> str | None:
     """What no kernel of gemm_w8 does."""
-    x, w, scales = problem["x"], problem["w"], problem["scales"]
+    x, w = problem["x"], problem["w"]
     if len(x.shape) != 2 or x.dtype not in _FLOATS:
         return f"gemm_w8: x is {x.dtype}{x.shape}; float16 or bfloat16 [M, K] is allowed"
     if (out := str(problem.attrs.get("out_dtype", x.dtype))) not in _OUT:
         return f"gemm_w8: out_dtype {out!r} is none of {_OUT}"
     if x.shape[1] > 1 and x.stride[1] != 1:
         return f"gemm_w8: x has strides {x.stride}; the last must be 1"
-    if w.dtype != "int8" or w.shape[1:] != x.shape[1:] or not w.contiguous:
-        return f"gemm_w8: w is {w.dtype}{w.shape}; contiguous int8[N, {x.shape[1]}] is allowed"
+    if w.dtype not in _CODES or w.shape[1:] != x.shape[1:] or not w.contiguous:
+        allowed = f"contiguous int8[N, {x.shape[1]}] or uint8 is allowed"
+        return f"gemm_w8: w is {w.dtype}{w.shape}; {allowed}"
     (n, k), group = w.shape, int(problem.attrs["group"])
     if k == 0 or n == 0:
         return "gemm_w8: there are no weights"
-    if group != k and (group % 32 or group & (group - 1) or k % group):
-        return f"gemm_w8: group {group} must be K = {k}, or 32, 64, 128 … and divide it"
-    if scales.shape != (n, k // group) or scales.dtype != "float16" or not scales.contiguous:
-        return f"gemm_w8: scales must be contiguous float16{(n, k // group)}"
+    if group != k and (group < 16 or group & (group - 1) or k % group):
+        return f"gemm_w8: group {group} must be K = {k}, or 16, 32, 64 … and divide it"
+    for name in ("scales", "mins"):
+        if name in problem:
+            given, shape = problem[name], (n, k // group)
+            if given.shape != shape or given.dtype not in _SCALES or not given.contiguous:
+                return f"gemm_w8: {name} must be contiguous float16{shape} or float32"
     if "bias" in problem and problem["bias"].shape != (n,):
         return f"gemm_w8: bias has shape {problem['bias'].shape}, not {(n,)}"
     return None
@@ -51,7 +56,14 @@ def _common(problem: Problem) -> tuple[dict[str, str | int | float], dict[str, A
         "x": "x", "w": "w", "scales": "scales", "M": m, "N": n, "K": k,
         "scale_columns": k // group, "x_stride": problem["x"].stride[0],
     }  # fmt: skip
-    return arguments, {"GROUP": 0 if group == k else group}
+    constants: dict[str, Any] = {
+        "GROUP": 0 if group == k else group, "ZERO": int(problem.attrs.get("zero", 0)),
+    }  # fmt: skip
+    if "mins" in problem:
+        arguments["mins"] = "mins"
+    else:
+        constants["mins"] = None
+    return arguments, constants
 
 
 def _bias(problem: Problem, arguments: dict[str, Any], constants: dict[str, Any]) -> None:

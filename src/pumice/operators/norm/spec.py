@@ -2,7 +2,9 @@
 them in a model: the residual addition before, the quantization for the next product after.
 
 attrs: kind "rms" or "layer"; eps; weight_offset (Gemma multiplies by 1 + weight; default 0);
-quantize, out_dtype, power_of_two as in `quantize_fp8/rows.py`.
+quantize, out_dtype, power_of_two as in `quantize_fp8/rows.py`. Without quantize, out_dtype is that
+of a float result (default: that of x). The residual may be wider than x: a float32 stream takes the
+sum in float32, and the norm reads what it stored.
 """
 
 from __future__ import annotations
@@ -34,14 +36,19 @@ def reference(
         x = x * (inputs["weight"].astype(np.float64) + attrs.get("weight_offset", 0.0))
     if "bias" in inputs:
         x = x + inputs["bias"].astype(np.float64)
-    return found | quantize_rows(attrs, x, inputs["x"].dtype.name)
+    return found | quantize_rows(attrs, x, float_dtype(attrs, inputs["x"].dtype.name))
+
+
+def float_dtype(attrs: Mapping[str, Any], dtype: str) -> str:
+    """Of a result that is not quantized, where x has `dtype`."""
+    return dtype if attrs.get("quantize") else str(attrs.get("out_dtype", dtype))
 
 
 def output_specs(
     attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
 ) -> Mapping[str, TensorSpec]:
     x = specs["x"]
-    found = row_outputs(attrs, x.shape[0], x.shape[1], x.dtype)
+    found = row_outputs(attrs, x.shape[0], x.shape[1], float_dtype(attrs, x.dtype))
     if "residual" in specs:
         found["residual"] = specs["residual"]
     return found
@@ -67,7 +74,7 @@ def cases(rng: np.random.Generator) -> list[Case]:
         width: int,
         dtype: Any,
         *,
-        residual: bool = False,
+        residual: Any = None,
         bias: bool = False,
         **attrs: Any,
     ) -> None:
@@ -76,8 +83,8 @@ def cases(rng: np.random.Generator) -> list[Case]:
         if rows > 2:
             x[1] = 0
         inputs = {"x": x.astype(dtype)}
-        if residual:
-            inputs["residual"] = rng.standard_normal((rows, width)).astype(dtype)
+        if residual is not None:
+            inputs["residual"] = rng.standard_normal((rows, width)).astype(residual)
         if not attrs.pop("no_weight", False):
             inputs["weight"] = rng.standard_normal(width).astype(dtype)
         if bias:
@@ -89,18 +96,24 @@ def cases(rng: np.random.Generator) -> list[Case]:
     add(5, 123, half)
     add(0, 64, half)
     add(1, 1, np.float32)
-    add(7, 769, half, residual=True)
+    add(7, 769, half, residual=half)
     add(3, 769, brain, kind="layer", bias=True)
     add(2, 4096, brain, weight_offset=1.0)
-    add(2, 123, half, kind="layer", residual=True)
+    add(2, 123, half, kind="layer", residual=half)
     add(3, 300, brain, kind="layer", no_weight=True)
     add(5, 384, half, quantize="token", out_dtype=fp8)
-    add(3, 1536, brain, residual=True, quantize="group", out_dtype=fp8)
+    add(3, 1536, brain, residual=brain, quantize="group", out_dtype=fp8)
     add(3, 769, half, quantize="group", out_dtype=fp8, power_of_two=True)
     add(3, 769, brain, quantize="token", out_dtype="int8")
     add(3, 512, half, quantize="group", out_dtype="int8")
     add(2, 200, half, kind="layer", bias=True, quantize="token", out_dtype="int8")
     add(3, 256, half, quantize="token", out_dtype=fnuz)
+    full = np.float32
+    add(5, 123, half, residual=full)
+    add(3, 1030, brain, residual=full, kind="layer", bias=True)
+    add(4, 576, full, out_dtype="float16")
+    add(3, 64, full, residual=full, out_dtype="bfloat16", weight_offset=1.0)
+    add(3, 384, half, residual=full, quantize="token", out_dtype="int8")
     return found
 
 

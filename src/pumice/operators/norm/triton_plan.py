@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pumice.operators.norm.spec import float_dtype
 from pumice.operators.quantize_fp8.rows import GROUP, LARGEST, MODES, quantize_reason
 from pumice.operators.quantize_fp8.triton_plan import row_configs, row_reason
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, cdiv, next_power_of_2
 from pumice.targets import Target
 
+FLOATS = ("float16", "bfloat16", "float32")
 WIDEST = 16384  # that one program holds in registers
 
 
@@ -25,6 +27,9 @@ def norm_reason(problem: Problem, target: Target) -> str | None:
             return f"norm: {name} must be contiguous"
     if problem["x"].shape[1] == 0:
         return "norm: rows of width 0 have no mean"
+    out = float_dtype(problem.attrs, problem["x"].dtype)
+    if not problem.attrs.get("quantize") and out not in FLOATS:
+        return f"norm: out_dtype {out!r} is none of {', '.join(FLOATS)}"
     return quantize_reason(problem.attrs, target)
 
 

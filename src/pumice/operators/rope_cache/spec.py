@@ -128,6 +128,8 @@ _SHAPES: list[_Shape] = [
     ("bfloat16", "bfloat16", (2, 2, 256, 256), 256, 1,
      {"norm": True, "weight_offset": 1.0, "in_place": True, "keep_k": True}),
     ("bfloat16", "bfloat16", (2, 1, 64, 64), 64, 0, {}),
+    ("float16", "float16", (6, 3, 16, 16), 16, 5, {}),
+    ("float16", "float16", (3, 1, 32, 32), 32, 4, {"norm": True, "keep_k": True}),
 ]  # fmt: skip
 
 
