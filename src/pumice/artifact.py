@@ -18,6 +18,12 @@ bounds. A GPU's has one for each of some shapes, whose every integer is a number
 positions 0, slots −1, empty sequences without context, sample_rows 0. A decode plan's result has
 its tokens' rows, in order, whatever sample_rows says. A launch whose kernel is
 FILL sets bytes: (buffer, bytes, value).
+
+A GPU's plans "sample@<R>" draw a token from each row of logits that a plan of R rows has left, one
+for every such R. They read output "logits" float32[R, V] and the inputs "temperature" float32[R],
+"seeds" int64[R], "draws" int32[R], "top_k" int32[R], "top_p" float32[R], "min_p" float32[R] (as
+`sample_tokens` does, draws being its positions), and write output "tokens" int32[R] and output
+"logprobs" float32[R], which is not finite where the row is damaged. They use no arena.
 """
 
 from __future__ import annotations
@@ -72,7 +78,7 @@ class BufferRef:
 
     arena, weight, input: `offset` bytes into it. weight: `name` is a tensor of weights.safetensors.
     input: `name` is one of the step's inputs. cache: `name` is "k" or "v", `layer` says whose.
-    output: logits.
+    output: `name` is "logits", "tokens" or "logprobs", of a sampling plan.
     """
 
     space: str

@@ -135,6 +135,33 @@ class _Builder:
         width = WIDTH if entry == "embed" else None
         return Plan(tuple(launches), end, bounds, places["out"][0], width)
 
+    def sample(self, rows: int) -> Plan:
+        """Draws a token from each row of logits."""
+        given = {
+            "logits": ("output", (rows, VOCABULARY), "float32"),
+            "temperature": ("input", (rows,), "float32"), "seeds": ("input", (rows,), "int64"),
+            "positions": ("input", (rows,), "int32"), "top_k": ("input", (rows,), "int32"),
+            "top_p": ("input", (rows,), "float32"), "min_p": ("input", (rows,), "float32"),
+        }  # fmt: skip
+        problem = make_problem(
+            get_spec("sample_tokens"),
+            {},
+            {name: TensorSpec(shape, dtype) for name, (_, shape, dtype) in given.items()},
+        )
+        kernel = triton_kernels_of("sample_tokens")[0]
+        made = kernel.plan(problem, self.target, kernel.configs(problem, self.target)[0])
+        (launch,) = made.launches
+        record = self._record("sample_tokens", kernel.name, launch, problem.tensors)
+        renamed = {"positions": "draws"}
+        arguments = [
+            BufferRef(given[v][0] if v in given else "output", renamed.get(v, v))
+            if isinstance(v := launch.arguments[p], str)
+            else v
+            for p in record.arguments[:-2]
+        ]
+        drawing = Launch(record.symbol, (*arguments, 0, 0), "sample_tokens", launch.grid)
+        return Plan((drawing,), 0, {"R": rows}, BufferRef("output", "tokens"), 1)
+
     def _record(self, operator: str, kernel: str, launch: Any, tensors: Any) -> KernelRecord:
         key = binary_key(launch, tensors, self.target)
         if key not in self.records:
@@ -156,8 +183,10 @@ def write(
     directory: Path,
     arch: str = "gfx1100",
     shapes: Sequence[str] = ("decode@2x2x4", "extend@8x3x4", "embed@8x3x4"),
+    *,
+    samples: bool = True,
 ) -> Manifest:
-    """The artifact. R of a plan is S, and T for hidden states."""
+    """The artifact. R of a plan is S, and T for hidden states. samples: with plans that draw."""
     target = get_target(arch)
     builder = _Builder(target, directory)
     entries = {}
@@ -166,6 +195,8 @@ def write(
         tokens, sequences, blocks = (int(n) for n in sizes.split("x"))
         rows = tokens if entry == "embed" else sequences
         entries[name] = builder.plan(entry, tokens, sequences, blocks, rows)
+        if samples and entry != "embed":
+            entries[f"sample@{rows}"] = builder.sample(rows)
     arrays = weights()
     save_file(arrays, directory / "weights.safetensors")
     total = sum(a.nbytes for a in arrays.values())

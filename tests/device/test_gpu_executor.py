@@ -14,10 +14,19 @@ import pytest
 from safetensors.numpy import save_file
 
 from pumice.artifact import Launch, Manifest
-from pumice.errors import ArtifactError, DeviceError, OutOfMemoryError, UsageError
+from pumice.errors import (
+    ArtifactError,
+    DeviceError,
+    OutOfMemoryError,
+    UnsupportedError,
+    UsageError,
+)
+from pumice.operators.sample_tokens.spec import reference as sample_reference
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.gpu_executor import GpuExecutor
+from pumice.runtime.gpu_sampling import runs
 from pumice.runtime.load import load
+from pumice.runtime.step import RowSampling
 
 CARD = "rocm:emulated-gfx1100"
 PROMPTS = np.random.default_rng(7).integers(0, toy.VOCABULARY, (4, toy.CONTEXT)).tolist()
@@ -154,6 +163,108 @@ def test_no_access_that_a_sanitizer_finds(artifact: Path) -> None:
     a = PROMPTS[0]
     check(executor.step(toy.batch([(a[:5], 0, [3])])), toy.reference(a)[4:5])
     check(executor.step(toy.batch([(a[5:6], 5, [3])])), toy.reference(a)[5:6])
+
+
+# Drawing
+
+
+def sampling(**given: object) -> RowSampling:
+    """One row an element of what is given; the rest is off."""
+    rows = max(len(value) for value in given.values() if isinstance(value, list))
+    kinds = {"seeds": np.int64, "draws": np.int32, "top_k": np.int32}
+    arrays = {
+        name: np.full(rows, given.get(name, rest), kinds.get(name, np.float32))
+        for name, rest in (
+            ("temperature", 0), ("seeds", 0), ("draws", 0), ("top_k", 0), ("top_p", 1), ("min_p", 0)
+        )
+    }  # fmt: skip
+    return RowSampling(**arrays)
+
+
+def drawn(logits: np.ndarray, how: RowSampling) -> np.ndarray:
+    """By the operator's reference."""
+    inputs = {name: getattr(how, name) for name in vars(how) if name != "draws"}
+    return sample_reference({}, {"logits": logits, "positions": how.draws, **inputs})["tokens"]
+
+
+def test_tokens_are_drawn_on_the_device(executor: GpuExecutor) -> None:
+    a, b, c, _ = PROMPTS
+    batch = toy.batch([(a[:3], 0, [3]), (b[:3], 0, [2]), (c[:2], 0, [1])])
+    how = sampling(
+        temperature=[0, 0.8, 1.5], seeds=[1, 2**62 + 5, 3], draws=[3, 4, 5], top_k=[0, 9, 0],
+        top_p=[1, 1, 0.8], min_p=[0, 0.01, 0],
+    )  # fmt: skip
+    step = executor.launch(batch, how)
+    logits = step.logits().copy()
+    check(logits, np.stack([toy.reference(a)[2], toy.reference(b)[2], toy.reference(c)[1]]))
+    wanted = drawn(logits, how)
+    assert step.tokens().tolist() == wanted.tolist()
+    assert wanted[0] == logits[0].argmax()
+    # alone, and in the other plan: the same
+    alone = sampling(temperature=[0.8], seeds=[2**62 + 5], draws=[4], top_k=[9], min_p=[0.01])
+    assert executor.launch(toy.batch([(b[:3], 0, [2])]), alone).tokens().tolist() == wanted[1:2]
+
+
+def test_the_next_step_is_launched_before_tokens_are_read(executor: GpuExecutor) -> None:
+    a, b, c, _ = PROMPTS
+    prompts = [a[:4], b[:3]]
+    how = sampling(temperature=[0, 0])
+    last = executor.launch(toy.batch([(prompts[0], 0, [3]), (prompts[1], 0, [2])]), how)
+    texts = [list(prompt) for prompt in prompts]
+    for step in range(4):
+        order = (1, 0) if step == 2 else (0, 1)
+        parts = [([0], len(texts[i]), [3 - i]) for i in order]
+        sources = np.array(order if step != 3 else [1, 0], np.int32)
+        following = executor.launch(toy.batch(parts), how, sources)
+        tokens = last.tokens().tolist()
+        before = (1, 0) if step == 3 else (0, 1)
+        for row, i in enumerate(before):
+            texts[i].append(tokens[row])
+        last = following
+    for text, prompt in zip(texts, prompts, strict=True):
+        for end in range(len(prompt), len(text)):
+            assert text[end] == toy.reference(text[:end])[-1].argmax()
+    # a token of the host's beside one of the device's
+    mixed = executor.launch(
+        toy.batch([(c[:1], 0, [1]), ([0], len(texts[0]), [3])]), how, np.array([-1, 0], np.int32)
+    )
+    texts[0].append(int(last.tokens()[0]))
+    wanted = [toy.reference(text)[-1].argmax() for text in (c[:1], texts[0])]
+    assert mixed.tokens().tolist() == wanted
+
+
+def test_damaged_logits_have_no_token(artifact: Path, tmp_path: Path) -> None:
+    directory = altered(artifact, tmp_path)
+    arrays = toy.weights()
+    arrays["embedding"][5] = np.nan
+    save_file(arrays, directory / "weights.safetensors")
+    executor = loaded(directory)
+    step = executor.launch(
+        toy.batch([([1, 2], 0, [1]), ([5], 0, [2])]), sampling(temperature=[0.5, 0.5])
+    )
+    assert step.tokens().tolist()[1] == -1 and step.tokens().tolist()[0] >= 0
+
+
+def test_an_artifact_that_cannot_draw(artifact: Path, tmp_path: Path) -> None:
+    entries = Manifest.load(artifact / "manifest.json").entries
+    kept = {name: plan for name, plan in entries.items() if not name.startswith("sample")}
+    executor = loaded(altered(artifact, tmp_path, entries=kept))
+    assert not executor.samples
+    with pytest.raises(UnsupportedError, match="no plans that draw"):
+        executor.launch(toy.batch([([1], 0, [1])]), sampling(temperature=[0]))
+
+
+@pytest.mark.parametrize(
+    ("sources", "wanted"),
+    [
+        ([], []),
+        ([-1, -1], []),
+        ([0, 1, 2], [(0, 0, 3)]),
+        ([3, -1, 0, 1, 7], [(0, 3, 1), (2, 0, 2), (4, 7, 1)]),
+    ],
+)
+def test_stretches_of_rows(sources: list[int], wanted: list[tuple[int, int, int]]) -> None:
+    assert list(runs(np.array(sources, np.int32))) == wanted
 
 
 # Loading

@@ -125,7 +125,9 @@ def batch(counts: list[int], contexts: list[int], rows: int, columns: int = 64) 
     start = np.cumsum([0, *counts]).astype(np.int32)
     table = np.zeros((len(counts), columns), np.int32)
     a, b, c = np.zeros((3, tokens), np.int32)
-    return StepBatch(a, b, c, start, np.array(contexts, np.int32), table, np.zeros(rows, np.int32))
+    return StepBatch(
+        a, b, c, start, np.array(contexts, np.int32), table, np.arange(rows, dtype=np.int32)
+    )
 
 
 def test_the_smallest_plan_that_holds_a_batch() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from pumice.engine.plan import StepPlan
+from pumice.engine.sequence import Sequence
 from pumice.runtime.step import StepBatch, StepLimits
 
 
@@ -62,6 +63,27 @@ class BatchBuilder:
                 self._write_row(index, sequence.table_version, blocks[:used])
         if self._shape != (at, len(plan.sequences), rows):
             self._view(at, len(plan.sequences), rows)
+        return self._batch
+
+    def build_ahead(self, sequences: list[Sequence]) -> StepBatch:
+        """The batch of the token after each sequence's last, which only the device knows (0 here).
+        There must be room for it.
+        """
+        size = self._block_size
+        for at, sequence in enumerate(sequences):
+            start, blocks = sequence.length, sequence.blocks
+            self._tokens[at] = 0
+            self._positions[at] = start
+            self._slots[at] = blocks[start // size] * size + start % size
+            self._query_start[at + 1] = at + 1
+            self._context_len[at] = start + 1
+            self._sample_rows[at] = at
+            used = start // size + 1
+            if self._versions[at] != sequence.table_version or self._filled[at] != used:
+                self._write_row(at, sequence.table_version, blocks[:used])
+        count = len(sequences)
+        if self._shape != (count, count, count):
+            self._view(count, count, count)
         return self._batch
 
     def build_embedding(self, plan: StepPlan) -> StepBatch:

@@ -20,12 +20,20 @@ class Choice:
     row: int
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    by_device: bool = False
 
 
-def choose(sampler: Sampler, logits: np.ndarray, plan: StepPlan) -> list[Choice]:
+def choose(
+    sampler: Sampler,
+    logits: np.ndarray | None,
+    plan: StepPlan,
+    drawn: np.ndarray | None = None,
+) -> list[Choice]:
     """Draws the tokens of all sequences that reached their last one.
 
-    logits: float32[R, V], as the plan ordered them. Outputs that still share a prompt are all
+    logits: float32[R, V], as the plan ordered them; None when the device has drawn all. drawn:
+    int32[R], the device's tokens, for those requests that it can serve; what it cannot, and outputs
+    that still share a row, are drawn here. Outputs that still share a prompt are all
     drawn from its one row. A guess is right when it is the very token that is drawn from the row
     before it; the next token is then drawn from its own row. Every token is so the one that would
     have been drawn without guesses, from the same random numbers: speculative decoding (Leviathan
@@ -33,21 +41,18 @@ def choose(sampler: Sampler, logits: np.ndarray, plan: StepPlan) -> list[Choice]
     """
     choices: list[Choice] = []
     for sequence, row in zip(plan.sampled, plan.rows, strict=True):
-        choices.append(Choice(sequence, row))
+        by_device = drawn is not None and sequence.sampling.on_device
+        choices.append(Choice(sequence, row, by_device=by_device))
         choices += [Choice(sibling, row) for sibling in sequence.siblings]
     going, offset = choices, 0
     while going:
-        rows = [choice.row + offset for choice in going]
-        part = logits if rows == list(range(len(logits))) else logits[rows]
-        for choice in going:
-            if choice.sequence.matcher is not None:
-                choice.sequence.sampling.mask = choice.sequence.matcher.masks[offset]
-        tokens, logprobs = sampler.sample(part, [c.sequence.sampling for c in going])
+        _draw(sampler, logits, [c for c in going if not c.by_device], offset)
         after = []
-        for index, choice in enumerate(going):
-            sequence, token = choice.sequence, tokens[index]
-            choice.tokens.append(token)
-            choice.logprobs.append(None if logprobs is None else logprobs[index])
+        for choice in going:
+            if choice.by_device and drawn is not None:
+                choice.tokens.append(int(drawn[choice.row + offset]))
+                choice.logprobs.append(None)
+            sequence, token = choice.sequence, choice.tokens[-1]
             if offset < sequence.draft and token not in sequence.stop_ids:
                 if token == sequence.tokens[sequence.length + offset]:
                     after.append(choice)
@@ -55,3 +60,19 @@ def choose(sampler: Sampler, logits: np.ndarray, plan: StepPlan) -> list[Choice]
     for choice in choices:
         choice.sequence.accepted = len(choice.tokens) - 1
     return choices
+
+
+def _draw(sampler: Sampler, logits: np.ndarray | None, going: list[Choice], offset: int) -> None:
+    """A token for each choice, from the row `offset` after its first."""
+    if not going:
+        return
+    assert logits is not None
+    rows = [choice.row + offset for choice in going]
+    part = logits if rows == list(range(len(logits))) else logits[rows]
+    for choice in going:
+        if choice.sequence.matcher is not None:
+            choice.sequence.sampling.mask = choice.sequence.matcher.masks[offset]
+    tokens, logprobs = sampler.sample(part, [c.sequence.sampling for c in going])
+    for index, choice in enumerate(going):
+        choice.tokens.append(tokens[index])
+        choice.logprobs.append(None if logprobs is None else logprobs[index])

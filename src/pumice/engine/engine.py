@@ -9,18 +9,17 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pumice.engine.batch import BatchBuilder
-from pumice.engine.choose import Choice, choose
-from pumice.engine.embedding import pool_states, run_embedding
+from pumice.engine.choose import Choice
+from pumice.engine.embedding import pool_states
 from pumice.engine.figures import figures, note_token
 from pumice.engine.generation import Generation
-from pumice.engine.grammar_masks import GrammarMasks
 from pumice.engine.grammar_matcher import GrammarCompiler
 from pumice.engine.kv_cache import KVCache
 from pumice.engine.outputs import completion, last_delta, take_token
 from pumice.engine.plan import StepPlan
 from pumice.engine.request import Completion, Delta, FinishReason, Prompt, Request
-from pumice.engine.sampler import NOT_FINITE, Sampler
+from pumice.engine.runner import StepRunner
+from pumice.engine.sampler import NOT_FINITE
 from pumice.engine.sampling_params import SamplingParams
 from pumice.engine.scheduler import Scheduler
 from pumice.engine.sequence import Sequence, SequenceGroup
@@ -90,12 +89,10 @@ class LLMEngine(Generation):
         self.scheduler = Scheduler(
             limits, self.cache, max_running=max_running, chunk=prefill_chunk, mixed=mixed_steps
         )
-        self._builder = BatchBuilder(limits)
-        self._sampler = Sampler(limits.vocab_size)
+        self._runner = StepRunner(executable, limits)
         self.speculator: Speculator | None = None
         if speculation is not None:
             self.speculator = make_speculator(speculation, executable)
-        self._masks = GrammarMasks()
         self._grammars: GrammarCompiler | None = None
         if tokenizer is not None and tokenizer.eos_ids:
             self._grammars = GrammarCompiler(tokenizer, limits.vocab_size)
@@ -237,27 +234,8 @@ class LLMEngine(Generation):
 
     def _step(self) -> list[Delta]:
         start = self.clock()
-        if self.speculator is not None:
-            waiting = bool(self.scheduler.waiting)
-            self.speculator.propose(self.scheduler.running, prompts_wait=waiting)
-        self._in_bookkeeping = True
-        plan = self.scheduler.schedule()
-        for sequence in plan.admitted:
-            if sequence.first_token_time is None:
-                self.histograms.queue_s.observe(start - sequence.arrival)
-        self._in_bookkeeping = False
-        assert plan.tokens, "the sequence of the best rank can always go on"
-        if self.cache.copies:
-            self._copy_blocks(self.cache.copies)
-            self.cache.copies.clear()
-        parts = run_embedding(self.executable, self._builder, plan)
-        choices: list[Choice] = []
-        if plan.sequences:
-            masks = self._masks.begin(plan)
-            logits = self.executable.step(self._builder.build(plan))
-            if masks is not None:
-                masks.result()
-            choices = choose(self._sampler, logits, plan)
+        plan = self._runner.begin() or self._schedule(start)
+        choices, parts = self._runner.run(plan, self.scheduler, ahead=self.speculator is None)
         self._in_bookkeeping = True
         pooled = pool_states(plan, parts)
         self.scheduler.commit(plan)
@@ -273,8 +251,26 @@ class LLMEngine(Generation):
             done = self._finish(sequence, "error" if fault else "stop", now, error=fault)
             deltas.append(last_delta(done))
         self._in_bookkeeping = False
+        self._runner.end()
         self._record(plan, choices, now - start)
         return deltas
+
+    def _schedule(self, start: float) -> StepPlan:
+        """The next step, with its blocks."""
+        if self.speculator is not None:
+            waiting = bool(self.scheduler.waiting)
+            self.speculator.propose(self.scheduler.running, prompts_wait=waiting)
+        self._in_bookkeeping = True
+        plan = self.scheduler.schedule()
+        for sequence in plan.admitted:
+            if sequence.first_token_time is None:
+                self.histograms.queue_s.observe(start - sequence.arrival)
+        self._in_bookkeeping = False
+        assert plan.tokens, "the sequence of the best rank can always go on"
+        if self.cache.copies:
+            self._copy_blocks(self.cache.copies)
+            self.cache.copies.clear()
+        return plan
 
     def _record(self, plan: StepPlan, choices: list[Choice], seconds: float) -> None:
         wrong = plan.drafted - sum(len(choice.tokens) - 1 for choice in choices)
@@ -366,6 +362,7 @@ class LLMEngine(Generation):
         """
         if not self._in_bookkeeping:
             return
+        self._runner.forget()
         self.scheduler.reset([])
         now = self.clock()
         for group in self._alive.values():
@@ -384,12 +381,13 @@ class LLMEngine(Generation):
         """Forgets all cached content; what runs is computed again."""
         self._recover()
         self._in_bookkeeping = True
+        self._runner.forget()
         self.scheduler.reset([*self.scheduler.running, *self.scheduler.waiting])
         self._in_bookkeeping = False
 
     def close(self) -> None:
         """Ends threads. The engine may be used again, and then makes new ones."""
-        self._masks.close()
+        self._runner.close()
 
     def audit(self) -> list[str]:
         """Faults in the cache's bookkeeping; an empty list is right."""

@@ -28,6 +28,15 @@ class StepPlan:
     admitted: list[Sequence] = field(default_factory=list)
     embedding: StepPlan | None = None
 
+    @staticmethod
+    def decoding(sequences: list[Sequence]) -> StepPlan:
+        """A token of each sequence, and a row for it, whatever was computed of them yet."""
+        count = len(sequences)
+        return StepPlan(
+            sequences, [1] * count, [0] * count, list(sequences), list(range(count)), count, count,
+            count,
+        )  # fmt: skip
+
     @property
     def batch_size(self) -> int:
         """Sequences that compute something."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import numpy as np
 
 from pumice.engine.sampling_params import SamplingParams
@@ -43,7 +45,8 @@ class History:
 
 class SamplingState:
     """
-    plain: the token is the largest logit's and nothing else is asked for.
+    plain: the token is the largest logit's and nothing else is asked for. on_device: a device that
+    draws can choose it: nothing is asked for but a token of the distribution.
     history: None when no penalty is on. mask: bool[V], True for tokens that the grammar does not
     allow next.
     """
@@ -59,11 +62,19 @@ class SamplingState:
         constrained = params.grammar is not None
         self.adjusted = constrained or self.history is not None or bool(params.logit_bias)
         self.plain = params.greedy and not self.adjusted and not params.logprobs
+        self.on_device = not self.adjusted and not params.logprobs
         self.bias_ids = np.fromiter(params.logit_bias, dtype=np.int64)
         self.bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
         # 0 is off in both; a top_k of the whole vocabulary is off too.
         self.top_k = params.top_k if params.top_k < vocab_size else 0
         self._generator: np.random.Generator | None = None
+
+    @property
+    def device_seed(self) -> int:
+        """Of a device's random numbers, 0 to 2^63 - 1: the request's, or one that was drawn."""
+        if self._seed is None:
+            self._seed = secrets.randbits(63)
+        return self._seed
 
     def uniform(self) -> float:
         """The request's next random number in [0, 1)."""

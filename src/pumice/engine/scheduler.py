@@ -123,6 +123,10 @@ class Scheduler:
             self._decode(plan)
         return plan
 
+    def decodes_ahead(self) -> None:
+        """The next step decodes what runs, and was made without `schedule`."""
+        self._decoded = True
+
     def _compute_prompts(self, plan: StepPlan) -> None:
         """Parts of prompts for what the step has room for, and who can be admitted."""
         budget = self._max_tokens - plan.tokens

@@ -15,18 +15,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pumice.artifact import FILL, BufferRef, Manifest, evaluate
-from pumice.errors import ArtifactError, PumiceError
+from pumice.artifact import FILL, BufferRef, Manifest, Plan, evaluate
+from pumice.errors import ArtifactError, PumiceError, UnsupportedError
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.graph import Graph
 from pumice.runtime.devices.driver.stream import Event, Stream
 from pumice.runtime.gpu_budget import CachePlan, fixed_need
 from pumice.runtime.gpu_cache import DeviceCache
-from pumice.runtime.gpu_inputs import PackedInputs, write_batch
+from pumice.runtime.gpu_inputs import PackedInputs, Views, write_batch, write_sampling
 from pumice.runtime.gpu_kernels import Kernels
 from pumice.runtime.gpu_plans import PlanTable, ShapedPlan
+from pumice.runtime.gpu_sampling import Drawn, runs
 from pumice.runtime.gpu_weights import DeviceWeights, Progress, WeightLayout
-from pumice.runtime.step import StepBatch, StepLimits
+from pumice.runtime.step import RowSampling, SampledStep, StepBatch, StepLimits
 
 _AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 _STAGES = 2  # batches that may be on their way at once
@@ -39,15 +40,26 @@ class _BoundPlan:
 
     shaped: ShapedPlan
     inputs: PackedInputs
-    views: list[dict[str, npt.NDArray[np.int32]]]
+    views: list[Views]
     graph: Graph
+    sample: list[_Issue]  # draws tokens from its result; empty where the artifact cannot
+
+
+class _SampledStep:
+    """A launched step; implements `runtime.step.SampledStep`."""
+
+    def __init__(
+        self, tokens: Callable[[], npt.NDArray[np.int32]], logits: Callable[[], np.ndarray]
+    ) -> None:
+        self.tokens, self.logits = tokens, logits
 
 
 class GpuExecutor:
     """A model loaded on a GPU; implements `runtime.step.Executable`.
 
     One thread at a time, any thread. notes: what a person should know of the loading (a cache that
-    is smaller than it could be). cache_tokens: tokens that the cache holds.
+    is smaller than it could be). cache_tokens: tokens that the cache holds. samples: whether
+    `launch` may be called.
     """
 
     def __init__(
@@ -72,6 +84,9 @@ class GpuExecutor:
         self._turn = 0
         self._results = device.allocate_host(max(4 * p.shape.rows * self._width(p)
                                                  for p in plans.all()))  # fmt: skip
+        drawing = [*plans.of("decode"), *plans.of("extend")]
+        self.samples = all(_sampling(p) in manifest.entries for p in drawing)
+        self._drawn = Drawn(device, max(p.shape.rows for p in drawing))
         self._kernels = Kernels(device, directory, manifest)
         self._weights = DeviceWeights(device, WeightLayout(manifest.weights))
         self._cache = DeviceCache(device, manifest.cache, cache)
@@ -110,8 +125,15 @@ class GpuExecutor:
 
     # -- plans ------------------------------------------------------------------------------------
 
-    def _address(self, ref: BufferRef, inputs: PackedInputs) -> int:
+    def _address(self, ref: BufferRef, shaped: ShapedPlan, inputs: PackedInputs) -> int:
         match ref.space:
+            case "output":
+                places = {
+                    "logits": lambda: self._address(shaped.plan.output, shaped, inputs),
+                    "tokens": lambda: self._drawn.tokens,
+                    "logprobs": lambda: self._drawn.logprobs,
+                }
+                return places[ref.name]() + ref.offset
             case "arena":
                 return self._arena.address + ref.offset
             case "weight":
@@ -122,13 +144,13 @@ class GpuExecutor:
                 return self._cache.address(ref.name, ref.layer) + ref.offset
         raise ArtifactError(f"the plan refers to the unknown space {ref.space!r}", hint=_AGAIN)
 
-    def _issues(self, shaped: ShapedPlan, inputs: PackedInputs) -> list[_Issue]:
-        """What puts each launch of a plan into a stream."""
-        bounds = shaped.plan.bounds
+    def _issues(self, plan: Plan, shaped: ShapedPlan, inputs: PackedInputs) -> list[_Issue]:
+        """What puts each launch of a plan into a stream: the shaped one's, or one after it."""
+        bounds = plan.bounds
         found: list[_Issue] = []
-        for launch in shaped.plan.launches:
+        for launch in plan.launches:
             values = [
-                self._address(a, inputs)
+                self._address(a, shaped, inputs)
                 if isinstance(a, BufferRef)
                 else (a if isinstance(a, float) else evaluate(a, bounds))
                 for a in launch.arguments
@@ -149,7 +171,9 @@ class GpuExecutor:
             return bound
         inputs = PackedInputs(shaped.shape)
         try:
-            issues = self._issues(shaped, inputs)
+            issues = self._issues(shaped.plan, shaped, inputs)
+            after = self.manifest.entries.get(_sampling(shaped)) if self.samples else None
+            sample = [] if after is None else self._issues(after, shaped, inputs)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             if isinstance(error, PumiceError):
                 raise
@@ -163,7 +187,7 @@ class GpuExecutor:
 
         graph = self.device.capture(self._stream, record)
         views = [inputs.views(stage.array) for stage in self._stages]
-        bound = _BoundPlan(shaped, inputs, views, graph)
+        bound = _BoundPlan(shaped, inputs, views, graph, sample)
         self._bound[shaped.name] = bound
         return bound
 
@@ -191,14 +215,49 @@ class GpuExecutor:
         bound.graph.launch(self._stream)
         return self._download(shaped, len(batch.sample_rows))
 
-    def _upload(self, bound: _BoundPlan, batch: StepBatch) -> None:
+    def launch(
+        self, batch: StepBatch, sampling: RowSampling, sources: np.ndarray | None = None
+    ) -> SampledStep:
+        """Launches a step and draws a token from each of its rows, on the device. sources: see
+        `runtime.step.SamplingExecutable`. UsageError when no plan is large enough,
+        UnsupportedError when the artifact cannot draw.
+        """
+        if not self.samples:
+            raise UnsupportedError(
+                f"the artifact of {self.manifest.model.name} has no plans that draw tokens",
+                hint=_AGAIN,
+            )
+        shaped = self._plans.choose(batch, self.limits)
+        self.device.activate()
+        bound = self._bind(shaped)
+        self._upload(bound, batch, sampling)
+        if sources is not None:
+            to = self._inputs.address + bound.inputs.offsets["tokens"]
+            for first, row, count in runs(sources):
+                self.device.copy(
+                    to + 4 * first, self._drawn.tokens + 4 * row, 4 * count, self._stream
+                )
+        bound.graph.launch(self._stream)
+        for issue in bound.sample:
+            issue(self._stream)
+        rows = len(batch.sample_rows)
+        tokens = self._drawn.fetch(rows, self._stream)
+        return _SampledStep(tokens, lambda: self._download(shaped, rows))
+
+    def _upload(
+        self, bound: _BoundPlan, batch: StepBatch, sampling: RowSampling | None = None
+    ) -> None:
         """Puts the copy of a batch's arrays into the stream."""
         turn = self._turn
         self._turn = (turn + 1) % _STAGES
         copied = self._copied[turn]
         copied.synchronize()  # the last copy out of this buffer
         write_batch(bound.views[turn], batch)
-        staged = self._stages[turn].array[: bound.inputs.nbytes]
+        end = bound.inputs.step_nbytes
+        if sampling is not None:
+            write_sampling(bound.views[turn], sampling)
+            end = bound.inputs.nbytes
+        staged = self._stages[turn].array[:end]
         self.device.upload(self._inputs.address, staged, self._stream)
         self._stream.record(copied)
 
@@ -207,7 +266,7 @@ class GpuExecutor:
         width = self._width(shaped)
         result = self._results.array[: 4 * rows * width].view(np.float32).reshape(rows, width)
         if rows:
-            address = self._address(shaped.plan.output, self._bound[shaped.name].inputs)
+            address = self._address(shaped.plan.output, shaped, self._bound[shaped.name].inputs)
             self.device.download(result, address, self._stream)
         self._stream.synchronize()
         return result
@@ -223,7 +282,7 @@ class GpuExecutor:
         shaped = self._plans.choose(batch, self.limits)
         bound = self._bind(shaped)
         self._upload(bound, batch)
-        issues = self._issues(shaped, bound.inputs)
+        issues = self._issues(shaped.plan, shaped, bound.inputs)
         marks: list[Event] = [self.device.event() for _ in range(len(issues) + 1)]
         self._stream.record(marks[0])
         for issue, mark in zip(issues, marks[1:], strict=True):
@@ -238,3 +297,8 @@ class GpuExecutor:
     def plan_name(self, batch: StepBatch) -> str:
         """Which of the manifest's entries a batch runs."""
         return self._plans.choose(batch, self.limits).name
+
+
+def _sampling(shaped: ShapedPlan) -> str:
+    """The entry that draws from a plan's result."""
+    return f"sample@{shaped.shape.rows}"

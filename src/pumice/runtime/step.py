@@ -42,6 +42,48 @@ class StepBatch:
     sample_rows: np.ndarray  # [R] rows of `tokens` whose result is wanted
 
 
+@dataclass
+class RowSampling:
+    """How a token is drawn from each row of logits; arrays of one element a row.
+
+    A token is decided by its own row and these: draws is the counter of the seed's random numbers.
+    """
+
+    temperature: np.ndarray  # float32; 0 takes the largest logit, the first of equals
+    seeds: np.ndarray  # int64
+    draws: np.ndarray  # int32
+    top_k: np.ndarray  # int32; 0: all
+    top_p: np.ndarray  # float32; 1: all
+    min_p: np.ndarray  # float32; 0: all
+
+
+class SampledStep(Protocol):
+    """A step that was launched, and may still run."""
+
+    def tokens(self) -> np.ndarray:
+        """The drawn tokens int32[R], −1 where a row is damaged; waits for them. Before the second
+        launch after this one.
+        """
+
+    def logits(self) -> np.ndarray:
+        """As `Executable.step`; before the next launch."""
+
+
+class SamplingExecutable(Protocol):
+    """An executable that can draw tokens where the logits are (`samples` says whether this one
+    can), so that only ids come back, and the next step may be launched before they do.
+    """
+
+    samples: bool
+
+    def launch(
+        self, batch: StepBatch, sampling: RowSampling, sources: np.ndarray | None = None
+    ) -> SampledStep:
+        """Launches a step. sources: int32[T], for each token the row of the launch before whose
+        drawn token it is, or −1 where the batch has it.
+        """
+
+
 class Executable(Protocol):
     """A loaded model on a device."""
 

@@ -46,7 +46,7 @@ class GpuLowering:
         offsets, arena = _place(translator.arena, calls, selected, result)
         launches: list[Launch] = []
         for index, (call, choice) in enumerate(zip(calls, selected, strict=True)):
-            launches += self._launches(index, call, choice, offsets)
+            launches += self.launches(index, call, choice, offsets)
         width = result.spec.shape[1]
         output = result.ref(offsets)
         return Plan(tuple(launches), arena, shape.bounds, output, width)
@@ -62,9 +62,10 @@ class GpuLowering:
             )
         return self.weights[key]
 
-    def _launches(
+    def launches(
         self, index: int, call: Call, choice: Selected, offsets: dict[str, int]
     ) -> list[Launch]:
+        """A call's launches. index: the call's in its plan. offsets: of the arena's tensors."""
         plan = choice.plan
         tensors = {**choice.problem.tensors, **plan.workspaces}
         workspaces = {

@@ -15,6 +15,7 @@ from pumice.artifact import CacheSpec, Manifest, ModelInfo, Plan
 from pumice.compiler.dump import Dump
 from pumice.compiler.gpu.binaries import write_kernels
 from pumice.compiler.gpu.lower import GpuLowering
+from pumice.compiler.gpu.sampling import sampling_plans
 from pumice.compiler.gpu.shapes import PlanShape, plan_shapes
 from pumice.compiler.gpu.weights import write_gpu_weights
 from pumice.compiler.graph import Graph, from_relax
@@ -59,6 +60,8 @@ def package(
         )
     )
     plans = _plans(lowering, graphs, shapes, tell)
+    rows = {shape.rows for shape in shapes if shape.entry != "embed"}
+    plans |= sampling_plans(lowering, rows, config.vocab_size)
     _dump_plans(dump, plans, lowering)
 
     built = lowering.binaries.build(
