@@ -39,7 +39,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "tuning": _OPERATORS,
     "models": _OPERATORS,
     "weights": _OPERATORS | {"models"},
-    "compiler": _BUILD,
+    "compiler": _BUILD | {"binary"},  # what code objects say of themselves
     "runtime": _BASE | {"targets", "emulator"},  # emulator: by name, see LAZY
     "text": _BASE | {"targets"},
     "engine": _RUN,
@@ -65,7 +65,7 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch", "bench.operators", "cli.gpu"),
     "transformers": (),
     "tinygrad": ("emulator",),
-    "triton": ("operators.triton.build", "torch", "bench.operators", "cli.gpu"),
+    "triton": ("operators.triton.build", "compiler.gpu", "torch", "bench.operators", "cli.gpu"),
     "matplotlib": ("bench.plot", "bench.serving_plot", "bench.operators.table"),
     "httpx": ("bench.serving_client",),
     "llguidance": ("engine.grammar_matcher",),

@@ -124,9 +124,12 @@ def _build(task: _Task) -> Built:
 
 
 def _resources(code: bytes, symbol: str) -> dict[str, int]:
-    """Registers and memory, from an AMD code object's metadata."""
+    """Registers and memory, from a code object's own metadata."""
     if code[18:20] != b"\xe0\x00":  # e_machine of AMDGPU
-        return {}
+        from pumice.binary.cubin import read_cubin
+
+        found = read_cubin(code)[symbol]
+        return {"registers": found.registers, "stack_bytes": found.local_bytes}
     from pumice.binary.amdgpu import read_code_object
 
     kernel = read_code_object(code).kernels[symbol]

@@ -77,6 +77,7 @@ class GpuLowering:
         ]
         # A call of several launches counts its bytes and operations once, at the first.
         nbytes, operations = call.nbytes, call.operations
+        activations = _activations(call, choice)
         for launch in plan.launches:
             symbol = self.binaries.symbol(launch, tensors)
             self._record(symbol, call, choice)
@@ -94,9 +95,17 @@ class GpuLowering:
             # Two pointers follow a kernel's own parameters: scratch memory and a profiler's.
             arguments += [0, 0]
             found.append(
-                Launch(symbol, tuple(arguments), call.label, launch.grid, nbytes, operations)
+                Launch(
+                    symbol,
+                    tuple(arguments),
+                    call.label,
+                    launch.grid,
+                    nbytes,
+                    operations,
+                    activations,
+                )
             )
-            nbytes = operations = 0
+            nbytes = operations = activations = 0
         return found
 
     def _record(self, symbol: str, call: Call, choice: Selected) -> None:
@@ -109,6 +118,20 @@ class GpuLowering:
                 config=dict(choice.config),
                 rejected=dict(choice.rejected),
             )
+
+
+def _activations(call: Call, choice: Selected) -> int:
+    """Bytes of the arena that a call reads and writes: workspaces and what changes in place both
+    ways, the rest once."""
+    both = sum(spec.nbytes for spec in choice.plan.workspaces.values())
+    both += call.tensors["residual"].spec.nbytes if "residual" in call.tensors else 0
+    return both + sum(
+        spec.nbytes
+        for spec in (
+            *(value.spec for value in call.tensors.values() if value.space == "arena"),
+            *choice.plan.workspaces.values(),
+        )
+    )
 
 
 def _scratch(index: int, name: str) -> str:
