@@ -58,8 +58,7 @@ ASSUMED = Line(START, 1 / EFFICIENCY, 0, math.inf)
 
 
 def line_of(samples: Sequence[Sample], intensity: float) -> Line:
-    """The line through samples of one kernel at an intensity, by least squares of relative errors.
-    """
+    """The line through samples of one kernel at an intensity, by least squares of relative errors."""
     if not samples:
         return ASSUMED
     distances = [_doublings(sample.intensity, intensity) for sample in samples]

@@ -77,7 +77,7 @@ class GpuLowering:
         ]
         # A call of several launches counts its bytes and operations once, at the first.
         nbytes, operations = call.nbytes, call.operations
-        activations = _activations(call, choice)
+        activations = _activations(call)
         for launch in plan.launches:
             symbol = self.binaries.symbol(launch, tensors)
             self._record(symbol, call, choice)
@@ -120,18 +120,16 @@ class GpuLowering:
             )
 
 
-def _activations(call: Call, choice: Selected) -> int:
-    """Bytes of the arena that a call reads and writes: workspaces and what changes in place both
-    ways, the rest once."""
-    both = sum(spec.nbytes for spec in choice.plan.workspaces.values())
-    both += call.tensors["residual"].spec.nbytes if "residual" in call.tensors else 0
-    return both + sum(
-        spec.nbytes
-        for spec in (
-            *(value.spec for value in call.tensors.values() if value.space == "arena"),
-            *choice.plan.workspaces.values(),
-        )
-    )
+def _activations(call: Call) -> int:
+    """Bytes of the arena's tensors that a call reads and writes, its workspaces aside: what changes
+    in place both ways, of a matrix whose rows are gathered as much as is written."""
+    total = 0
+    for name, value in call.tensors.items():
+        if value.space == "arena":
+            gathered = call.operator == "token_embedding" and name == "weight"
+            spec = call.tensors["out"].spec if gathered else value.spec
+            total += spec.nbytes * (2 if name == "residual" else 1)
+    return total
 
 
 def _scratch(index: int, name: str) -> str:
