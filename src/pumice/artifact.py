@@ -92,7 +92,7 @@ class Launch:
     grid: tuple[int, int, int] | None = None  # GPUs only
     bytes_read: Expr = 0  # estimate, for profiles and predictions
     operations: Expr = 0  # multiply and add count as two
-    # GPUs: bytes of intermediate tensors that its call reads and writes; small ones stay in a cache.
+    # GPUs: bytes of intermediate tensors that its call reads and writes.
     activation_bytes: int = 0
 
 

@@ -141,8 +141,15 @@ def test_a_line_finds_what_made_its_samples() -> None:
     assert shrinking.slope >= 0 and shrinking.start >= 0
 
 
-@pytest.mark.parametrize("kernel", ["gemm_w4.triton.gemv", "gemm_w4.triton.two_step",
-                                    "paged_attention.triton.split", "norm.triton.rows"])  # fmt: skip
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "gemm_w4.triton.gemv",
+        "gemm_w4.triton.two_step",
+        "paged_attention.triton.split",
+        "norm.triton.rows",
+    ],
+)
 def test_lines_meet_the_measured_rows(kernel: str) -> None:
     """Within 35% of every row, and on average within 10%."""
     samples = samples_of(kernel)

@@ -29,6 +29,11 @@ class ModelTest:
         return f"{self.kind}{self.tokens}{depth}" + (f"@b{self.batch}" if self.batch > 1 else "")
 
     @property
+    def all_tokens(self) -> int:
+        """Of all sequences."""
+        return self.batch * self.tokens
+
+    @property
     def context(self) -> int:
         """Positions that a sequence of the test needs."""
         return self.depth + self.tokens + (1 if self.kind == "tg" else 0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pumice.cli.bench import GPU_MAX_TOKENS
 from pumice.cli.session import ModelRequest
 from pumice.errors import UsageError
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from pumice.bench.predict.beside import Measured
     from pumice.bench.predict.speeds import PredictedTest
     from pumice.bench.tests import ModelTest
-
-MAX_TOKENS = 2048  # of a step, as GPUs are measured with
 
 
 def run(request: ModelRequest, arch: str, tests: Sequence[ModelTest], json_output: bool) -> None:
@@ -53,7 +52,7 @@ def _artifact(request: ModelRequest, arch: str, tests: Sequence[ModelTest]) -> P
     batch = max(test.batch for test in tests)
     settings = replace(
         settings,
-        max_tokens=MAX_TOKENS,
+        max_tokens=GPU_MAX_TOKENS,
         max_sequences=max(settings.max_sequences, batch),
         options=settings.options | {"weights": False},
     )
@@ -111,6 +110,7 @@ def _print(
     table.add_column("card")
     table.add_column("test")
     headings = ["tokens/s", "step ms", "GB/step", "GB/s", "of attainable", "launches", "launching"]
+    headings.append("without rows")
     if any(beside):
         headings += ["measured", "predicted / measured"]
     for heading in headings:
@@ -125,6 +125,7 @@ def _print(
             f"{predicted.attainable_s / predicted.seconds:.0%}",
             f"{predicted.launches:,}",
             f"{predicted.launching / predicted.seconds:.0%}",
+            f"{predicted.without_rows:.0%}",
         ]
         if any(beside):
             speed = row.tokens_per_s if row else 0.0
@@ -137,8 +138,10 @@ def _print(
         last = name
     console.print(table, markup=False)
     console.print(
-        "A step is one token of every sequence (tg), or the whole prompt (pp). Of attainable: least "
-        "time at the card's\nattainable bandwidth and matrix peak, over predicted time."
+        "A step is one token of every sequence (tg), or the whole prompt (pp). Of attainable: "
+        "least time at the card's\nattainable bandwidth and matrix peak, over predicted time. "
+        "Launching: the part of the time that launches cost by\ntheir number. Without rows: the "
+        "part that no measured row is near, and that is therefore a guess."
     )
     console.print("assumptions:")
     for text in ASSUMPTIONS:

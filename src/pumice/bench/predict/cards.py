@@ -41,8 +41,8 @@ _CUDA = Attainable(0.89, 0.80, "assumed as on H200")
 @dataclass(frozen=True)
 class Card:
     """units: compute units or multiprocessors. bandwidth: bytes/s. float16: dense operations/s of
-    the matrix units, a multiply-add counted as two. cache_bytes: the last cache before memory, which
-    small intermediate tensors stay in."""
+    the matrix units, a multiply-add counted as two. cache_bytes: the last cache before memory,
+    where small intermediate tensors stay."""
 
     name: str
     arch: str

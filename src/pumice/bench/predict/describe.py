@@ -7,8 +7,6 @@ from typing import Any
 from pumice.bench.predict.measured import MEASURED_ON
 from pumice.bench.predict.speeds import PredictedCall, PredictedStep, PredictedTest
 
-FAR = 1.5  # doublings of operations per byte beyond which a line is an extrapolation
-
 
 def call_row(predicted: PredictedCall) -> dict[str, Any]:
     """One call of a step; figures are of one layer's, `count` says how many there are."""
@@ -47,7 +45,7 @@ def basis(predicted: PredictedCall) -> str:
     if not line.rows:
         return "assumed: no measured row"
     text = f"{line.rows} rows of {MEASURED_ON}"
-    if line.distance > FAR:
+    if not line.measured:
         text += f", extrapolated by {line.distance:.1f} doublings of operations per byte"
     return text
 
@@ -81,5 +79,6 @@ def test_row(predicted: PredictedTest) -> dict[str, Any]:
         "of_attainable": round(predicted.attainable_s / predicted.seconds, 4),
         "launches": predicted.launches,
         "launching_ms": round(predicted.launching * 1e3, 4),
+        "without_rows": round(predicted.without_rows, 4),
         "fits_memory": predicted.fits,
     }

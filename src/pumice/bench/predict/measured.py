@@ -27,6 +27,7 @@ MEASURED_ON = "H200"  # whose rows are in tuning/data/sm_90
 START = 1.5e-6  # seconds: a small kernel of a captured graph, where no row says more
 EFFICIENCY = 0.7  # of the floor, where no row says more
 _PRIOR = 0.02  # weight of START beside rows
+FAR = 1.5  # doublings of the intensity beyond which a line is an extrapolation
 _WIDTH = 0.5  # doublings of the intensity
 
 
@@ -50,6 +51,11 @@ class Line:
     rows: int
     distance: float
 
+    @property
+    def measured(self) -> bool:
+        """Whether there are rows, and near enough that this is no extrapolation."""
+        return self.distance <= FAR
+
     def seconds(self, floor: float) -> float:
         return self.start + self.slope * floor
 
@@ -58,7 +64,7 @@ ASSUMED = Line(START, 1 / EFFICIENCY, 0, math.inf)
 
 
 def line_of(samples: Sequence[Sample], intensity: float) -> Line:
-    """The line through samples of one kernel at an intensity, by least squares of relative errors."""
+    """The line through samples of one kernel at an intensity: least squares of relative errors."""
     if not samples:
         return ASSUMED
     distances = [_doublings(sample.intensity, intensity) for sample in samples]

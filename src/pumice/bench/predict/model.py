@@ -10,8 +10,8 @@ its share, and less with fewer than four waves.
 v: the part of the matrix units' time that is used: the busiest unit computes ceil(blocks / units)
 blocks while others wait at the end, and a unit with fewer than four waves has idle schedulers.
 Both depend on the blocks that a unit holds at once (`occupancy.py`).
-start, slope: of measured rows (`measured.py`). gap: what a captured graph of this api takes from one
-kernel to the next more than CUDA's, which the measured rows hold.
+start, slope: of measured rows (`measured.py`). gap: what a captured graph of this api takes from
+one kernel to the next more than CUDA's, which the measured rows hold.
 """
 
 from __future__ import annotations

@@ -56,6 +56,11 @@ class PredictedStep:
         return STEP + sum(p.call.count * p.time.launching for p in self.calls)
 
     @property
+    def without_rows(self) -> float:
+        """Seconds of calls that no near measured row speaks of."""
+        return sum(p.seconds for p in self.calls if not p.line.measured)
+
+    @property
     def nbytes(self) -> float:
         """Weights and cache."""
         return sum(p.call.count * p.cost.nbytes for p in self.calls)
@@ -69,7 +74,8 @@ class PredictedStep:
 class PredictedTest:
     """tokens_per_s: of all sequences together. seconds, nbytes: of the average step of a
     generation, or of the whole prompt. attainable_s: least seconds at the card's attainable
-    bandwidth and peak. fits: whether weights, cache and work fit the card's memory."""
+    bandwidth and peak. launching: seconds. without_rows: the part of the time that no measured row
+    is near. fits: whether weights, cache and work fit the card's memory."""
 
     card: Card
     test: ModelTest
@@ -79,6 +85,7 @@ class PredictedTest:
     attainable_s: float
     launches: int
     launching: float
+    without_rows: float
     fits: bool
 
     @property
@@ -157,6 +164,7 @@ class Predictor:
             attainable_s=least,
             launches=round(mean * sum(step.launches for step in steps)),
             launching=mean * sum(step.launching for step in steps),
+            without_rows=mean * sum(step.without_rows for step in steps) / seconds,
             fits=need < card.memory_bytes,
         )
 
