@@ -39,7 +39,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "tuning": _OPERATORS,
     "models": _OPERATORS,
     "weights": _OPERATORS | {"models"},
-    "compiler": _BUILD | {"binary"},  # what code objects say of themselves
+    "compiler": _BUILD,
     "runtime": _BASE | {"targets", "emulator"},  # emulator: by name, see LAZY
     "text": _BASE | {"targets"},
     "engine": _RUN,

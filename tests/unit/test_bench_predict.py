@@ -84,11 +84,11 @@ def _record(threads: int, shared: int = 0, **resources: int) -> KernelRecord:
         ("gfx942", _record(256, vgprs=128), 4, "registers"),
         ("gfx942", _record(256, vgprs=40), 8, "waves"),
         ("gfx942", _record(256, 64 << 10, vgprs=128, lds_bytes=64 << 10), 1, "shared memory"),
-        ("sm_90", _record(128, 72 << 10, registers=168), 3, "registers"),
-        ("sm_90", _record(128, 110 << 10, registers=128), 2, "shared memory"),
-        ("sm_90", _record(1024, registers=32), 2, "waves"),
-        ("sm_90", _record(32, registers=16), 32, "blocks"),
-        ("sm_90", _record(512, 227 << 10, registers=255), 1, "registers"),
+        ("sm_90", _record(128, 72 << 10, vgprs=168), 3, "registers"),
+        ("sm_90", _record(128, 110 << 10, vgprs=128), 2, "shared memory"),
+        ("sm_90", _record(1024, vgprs=32), 2, "waves"),
+        ("sm_90", _record(32, vgprs=16), 32, "blocks"),
+        ("sm_90", _record(512, 227 << 10, vgprs=255), 1, "registers"),
     ],
 )
 def test_occupancy(target: str, record: KernelRecord, blocks: int, limit: str) -> None:

@@ -152,8 +152,9 @@ def _plans(manifest: Manifest) -> dict[str, str]:
 
 def _kernels(manifest: Manifest) -> str:
     records = manifest.kernels
-    spilling = [r.symbol for r in records if r.resources.get("spills", 0)]
-    spilling += [r.symbol for r in records if r.resources.get("stack_bytes", 0)]
+    spilling = [
+        r.symbol for r in records if r.resources.get("spills") or r.resources.get("scratch_bytes")
+    ]
     text = f"{len(records)}, "
     return text + (f"{len(spilling)} spill: {', '.join(spilling)}" if spilling else "none spills")
 

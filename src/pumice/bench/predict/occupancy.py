@@ -62,8 +62,8 @@ def _amd(record: KernelRecord, target: Target, waves: int) -> tuple[dict[str, in
 def _nvidia(record: KernelRecord, target: Target, waves: int) -> tuple[dict[str, int], int]:
     most, blocks = _CUDA_LIMITS[target.name]
     found = {"waves": most // waves, "blocks": blocks}
-    if "registers" in record.resources:
-        warp = _rounded(record.resources["registers"] * target.wave, 256)
+    if record.resources.get("vgprs"):
+        warp = _rounded(record.resources["vgprs"] * target.wave, 256)
         found["registers"] = 65536 // warp // waves
     shared = record.shared_bytes + KIB
     found["shared memory"] = (target.shared_bytes + KIB) // shared
