@@ -65,7 +65,7 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch", "bench.operators", "cli.gpu"),
     "transformers": (),
     "tinygrad": ("emulator",),
-    "triton": ("operators.triton.build", "torch", "bench.operators", "cli.gpu"),
+    "triton": ("operators.triton.build", "compiler.gpu", "torch", "bench.operators", "cli.gpu"),
     "matplotlib": ("bench.plot", "bench.serving_plot", "bench.operators.table"),
     "httpx": ("bench.serving_client",),
     "llguidance": ("engine.grammar_matcher",),

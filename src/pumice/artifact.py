@@ -98,6 +98,8 @@ class Launch:
     grid: tuple[int, int, int] | None = None  # GPUs only
     bytes_read: Expr = 0  # estimate, for profiles and predictions
     operations: Expr = 0  # multiply and add count as two
+    # GPUs: bytes of intermediate tensors that its call reads and writes.
+    activation_bytes: int = 0
 
 
 @dataclass(frozen=True)

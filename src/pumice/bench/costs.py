@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pumice.artifact import Launch, Manifest, evaluate
@@ -41,29 +42,53 @@ class Cost:
 
 
 class PlanCosts:
-    """Costs of the steps of one sequence."""
+    """Costs of an artifact's steps."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         cache = manifest.cache
         self._cache_token_bytes = cache.bytes_per_block() / cache.block_size
         self._int8 = {r.symbol for r in manifest.kernels if "int8" in r.kernel}
-        self._known: dict[tuple[int, int], Cost] = {}
+        self._known: dict[tuple[int, int, int], Cost] = {}
+        self._lines: dict[str, tuple[Cost, Cost]] = {}
         self._block = cache.block_size
         self._shaped = PlanTable(manifest) if "extend" not in manifest.entries else None
 
-    def _shaped_step(self, shape: PlanShape, context: int) -> Cost:
-        """Of a GPU's plan, whose launches know what they read of K cached tokens."""
+    def _shaped_step(self, tokens: int, sequences: int, rows: int, context: int) -> Cost:
+        """Of a GPU's plan. Its launches read K cached tokens, of all sequences, and compute for
+        queries that see K of them: both grow with K on a line.
+        """
         assert self._shaped is not None
+        shape = PlanShape(tokens, sequences, -(-context // self._block), rows)
         shaped = self._shaped.find(shape)
+        if shaped.name not in self._lines:
+            fixed, first = (
+                self._sum(shaped.plan.launches, shaped.plan.bounds | {"K": keys}) for keys in (0, 1)
+            )
+            self._lines[shaped.name] = fixed, first
+        fixed, first = self._lines[shaped.name]
+        window = self._manifest.cache.window
+        each = tokens // sequences
+        read = context if window is None else min(context, window + each - 1)
+        seen = min(read, context - (each - 1) / 2)  # by the average query
+        operations = first.operations - fixed.operations
+        return Cost(
+            fixed.nbytes + sequences * read * (first.nbytes - fixed.nbytes),
+            0.0,
+            fixed.operations + sequences * seen * operations,
+        )
+
+    def _sum(self, launches: Iterable[Launch], symbols: dict[str, int]) -> Cost:
         total = Cost()
-        for launch in shaped.plan.launches:
-            total += self.launch(launch, shaped.plan.bounds | {"K": context})
+        for launch in launches:
+            total += self.launch(launch, symbols)
         return total
 
-    def launch(self, launch: Launch, symbols: dict[str, int]) -> Cost:
-        """A launch under a batch's sizes."""
-        operations = float(evaluate(launch.operations, symbols))
+    def launch(self, launch: Launch, symbols: dict[str, int], seen: float | None = None) -> Cost:
+        """A launch under a batch's sizes. seen: keys that the average query sees, of all sequences
+        (default: all that are read)."""
+        queries = symbols if seen is None else symbols | {"K": round(seen)}
+        operations = float(evaluate(launch.operations, queries))
         int8 = launch.kernel in self._int8
         return Cost(
             float(evaluate(launch.bytes_read, symbols)),
@@ -71,38 +96,37 @@ class PlanCosts:
             0.0 if int8 else operations,
         )
 
-    def step(self, tokens: int, rows: int, context: int) -> Cost:
+    def step(self, tokens: int, rows: int, context: int, sequences: int = 1) -> Cost:
         """A step of `tokens` tokens that asks for `rows` rows of logits, with `context` tokens
-        cached after it.
+        of each sequence cached after it.
         """
         if self._shaped is not None:
-            return self._shaped_step(
-                PlanShape(tokens, 1, -(-context // self._block), rows), context
-            )
-        key = (tokens, rows)
+            return self._shaped_step(tokens, sequences, rows, context)
+        key = (tokens, rows, sequences)
         if key not in self._known:
-            decode = tokens == rows == 1 and "decode" in self._manifest.entries
+            decode = tokens == rows == sequences and "decode" in self._manifest.entries
             plan = self._manifest.entries["decode" if decode else "extend"]
-            symbols = {"T": tokens, "S": 1, "R": rows, "M": 1}
-            total = Cost()
-            for launch in plan.launches:
-                total += self.launch(launch, symbols)
-            self._known[key] = total
+            symbols = {"T": tokens, "S": sequences, "R": rows, "M": 1}
+            self._known[key] = self._sum(plan.launches, symbols)
         window = self._manifest.cache.window
-        seen = context if window is None else min(context, window + tokens - 1)
-        return self._known[key] + Cost(self._cache_token_bytes * seen)
+        seen = context if window is None else min(context, window + tokens // sequences - 1)
+        return self._known[key] + Cost(self._cache_token_bytes * sequences * seen)
 
     def test(self, test: ModelTest, max_tokens: int) -> tuple[Cost, list[Cost]]:
         """The total of a test's timed steps, and each step."""
         if test.kind == "tg":
             start = test.depth + 1
-            steps = [self.step(1, 1, start + i + 1) for i in range(test.tokens)]
+            steps = [
+                self.step(test.batch, test.batch, start + i + 1, test.batch)
+                for i in range(test.tokens)
+            ]
         else:
             steps = []
             for first in range(0, test.tokens, max_tokens):
                 count = min(max_tokens, test.tokens - first)
                 last = first + count == test.tokens
                 steps.append(self.step(count, int(last), test.depth + first + count))
+            steps *= test.batch
         total = Cost()
         for step in steps:
             total += step

@@ -1,5 +1,5 @@
-"""Times a loaded model: prompts and single-token steps of one sequence, on the executor and
-nothing above it.
+"""Times a loaded model: prompts of one sequence, and single-token steps of one or several, on the
+executor and nothing above it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pumice.artifact import Manifest
 from pumice.bench.costs import Cost, PlanCosts
 from pumice.bench.roofline import Roofline
 from pumice.bench.tests import ModelTest
-from pumice.errors import ContextLengthError, DeviceError
+from pumice.errors import ContextLengthError, DeviceError, UsageError
 from pumice.runtime.step import Executable, StepBatch, StepLimits
 
 _STRIDE = 7919
@@ -30,15 +30,23 @@ def token_ids(vocab_size: int, count: int, start: int = 0) -> np.ndarray:
 
 
 class Sequence:
-    """One sequence in blocks 0, 1, 2 … of the cache. Its arrays are made once, so that a timed
-    step builds nothing large.
+    """One sequence in blocks of the cache that follow each other: number `index` of such, each of
+    `context` tokens at most. Its arrays are made once, so that a timed step builds nothing large.
     """
 
-    def __init__(self, limits: StepLimits) -> None:
+    def __init__(self, limits: StepLimits, index: int = 0, context: int | None = None) -> None:
         self.limits = limits
-        blocks = -(-limits.context_length // limits.block_size)
-        self._table = np.arange(blocks, dtype=np.int32).reshape(1, -1)
-        self._positions = np.arange(limits.context_length, dtype=np.int32)
+        context = context or limits.context_length
+        blocks = -(-context // limits.block_size)
+        first = index * blocks
+        if first + blocks > max(limits.num_blocks, blocks):
+            raise UsageError(
+                f"{index + 1} sequences of {context:,} tokens need {first + blocks:,} blocks of "
+                f"the cache; it has {limits.num_blocks:,}"
+            )
+        self._table = np.arange(first, first + blocks, dtype=np.int32).reshape(1, -1)
+        self._positions = np.arange(context, dtype=np.int32)
+        self._slots = self._positions + np.int32(first * limits.block_size)
         self._one = np.zeros(1, dtype=np.int32)
         self._none = np.zeros(0, dtype=np.int32)
 
@@ -56,7 +64,7 @@ class Sequence:
         return StepBatch(
             tokens=tokens,
             positions=positions,
-            slots=positions,  # blocks are in order, so a slot is a position
+            slots=self._slots[position:end],  # blocks are in order
             query_start=np.array([0, count], dtype=np.int32),
             context_len=np.array([end], dtype=np.int32),
             block_table=self._table[:, :columns],
@@ -64,9 +72,32 @@ class Sequence:
         )
 
 
+class Together:
+    """Steps of one token of every sequence, each at the same position."""
+
+    def __init__(self, sequences: list[Sequence]) -> None:
+        self._size = sequences[0].limits.block_size
+        self._table = np.concatenate([sequence._table for sequence in sequences])
+        self._first = self._table[:, :1].ravel() * np.int32(self._size)
+        self._start = np.arange(len(sequences) + 1, dtype=np.int32)
+
+    def batch(self, tokens: np.ndarray, position: int) -> StepBatch:
+        """tokens: one of each sequence."""
+        count = len(tokens)
+        return StepBatch(
+            tokens=tokens,
+            positions=np.full(count, position, dtype=np.int32),
+            slots=self._first + np.int32(position),
+            query_start=self._start,
+            context_len=np.full(count, position + 1, dtype=np.int32),
+            block_table=self._table[:, : position // self._size + 1],
+            sample_rows=self._start[:-1],
+        )
+
+
 @dataclass(frozen=True)
 class TestResult:
-    """runs: tokens per second of each repetition."""
+    """runs: tokens per second of each repetition, of all sequences together."""
 
     __test__ = False  # not a test of pytest's
 
@@ -90,7 +121,8 @@ class TestResult:
 
     @property
     def bytes_per_token(self) -> float:
-        return self.cost.nbytes / self.test.tokens
+        """A token of a batch has its part of what the step reads."""
+        return self.cost.nbytes / self.test.all_tokens
 
     @property
     def bytes_per_s(self) -> float:
@@ -98,12 +130,12 @@ class TestResult:
 
     @property
     def operations_per_s(self) -> float:
-        return self.cost.operations / self.test.tokens * self.median
+        return self.cost.operations / self.test.all_tokens * self.median
 
     @property
     def roofline_fraction(self) -> float:
         """Least possible time over median time."""
-        return self.least_seconds * self.median / self.test.tokens
+        return self.least_seconds * self.median / self.test.all_tokens
 
 
 def check_context(tests: list[ModelTest], manifest: Manifest) -> None:
@@ -129,14 +161,24 @@ def _feed(executor: Executable, sequence: Sequence, start: int, count: int) -> N
         part = ids[first : first + size]
         last = first + len(part) == count
         logits = executor.step(sequence.batch(part, start + first, logits=last))
-        if last and not np.isfinite(logits).all():
-            raise DeviceError(f"the logits at position {start + count - 1} are not finite")
+        if last:
+            _finite(logits, start + count - 1)
 
 
-def _generate(executor: Executable, sequence: Sequence, start: int, count: int) -> None:
-    ids = token_ids(executor.limits.vocab_size, count)
+def _generate(
+    executor: Executable, sequences: Sequence | Together, batch: int, start: int, count: int
+) -> np.ndarray:
+    """`count` steps of `batch` tokens from position `start` on; the last step's logits."""
+    ids = token_ids(executor.limits.vocab_size, count * batch)
+    logits = np.zeros((0, 0), np.float32)
     for i in range(count):
-        executor.step(sequence.batch(ids[i : i + 1], start + i))
+        logits = executor.step(sequences.batch(ids[i * batch : (i + 1) * batch], start + i))
+    return logits
+
+
+def _finite(logits: np.ndarray, position: int) -> None:
+    if not np.isfinite(logits).all():
+        raise DeviceError(f"the logits at position {position} are not finite")
 
 
 def run_test(
@@ -149,21 +191,25 @@ def run_test(
     progress: Callable[[int], None] | None = None,
 ) -> TestResult:
     """Times a test `repeat` times after a run that is not counted."""
-    sequence = Sequence(executor.limits)
-    if test.depth:
+    sequences = [Sequence(executor.limits, i, test.context) for i in range(test.batch)]
+    together = sequences[0] if test.batch == 1 else Together(sequences)
+    for sequence in sequences if test.depth else ():
         _feed(executor, sequence, 0, test.depth)
     runs = []
     for index in range(repeat + 1):
         if test.kind == "tg":
-            _feed(executor, sequence, test.depth, 1)
+            _generate(executor, together, test.batch, test.depth, 1)
             start = time.perf_counter()
-            _generate(executor, sequence, test.depth + 1, test.tokens)
+            logits = _generate(executor, together, test.batch, test.depth + 1, test.tokens)
         else:
             start = time.perf_counter()
-            _feed(executor, sequence, test.depth, test.tokens)
+            for sequence in sequences:
+                _feed(executor, sequence, test.depth, test.tokens)
         seconds = time.perf_counter() - start
+        if test.kind == "tg":
+            _finite(logits, test.depth + test.tokens)
         if index:
-            runs.append(test.tokens / seconds)
+            runs.append(test.all_tokens / seconds)
         if progress is not None:
             progress(index)
     total, steps = PlanCosts(manifest).test(test, executor.limits.max_tokens)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pumice.cli import options
 from pumice.errors import UsageError
 
-if TYPE_CHECKING:
-    from pumice.artifact import Manifest
-    from pumice.bench.model import TestResult
-    from pumice.bench.profile import StepProfile
-    from pumice.bench.roofline import Roofline
-
 NAME = "bench"
+GPU_MAX_TOKENS = 2048  # of a step, for a GPU: prompts keep its matrix units busy
 
 
 def command(
@@ -31,6 +26,9 @@ def command(
     depth: Annotated[
         str, typer.Option("--depth", "-d", help="Tokens in the cache before a test.")
     ] = "0",
+    batch: Annotated[
+        str, typer.Option("--batch", "-b", help="Sequences that generate together: 1 or 1,8,32.")
+    ] = "1",
     repeat: Annotated[int, typer.Option("--repeat", "-r", help="Timed runs of each test.")] = 5,
     random_weights: Annotated[
         str | None,
@@ -38,6 +36,16 @@ def command(
             "--random-weights",
             metavar="SHAPE",
             help="Random weights of a published model's shapes, such as llama-2-7b: no download.",
+            show_default=False,
+        ),
+    ] = None,
+    predict: Annotated[
+        str | None,
+        typer.Option(
+            "--predict",
+            metavar="ARCH",
+            help="Do not run: predict speeds on the cards of an architecture (gfx1100, gfx942, "
+            "gfx1151, sm_90) from the compiled plans, and print what is assumed.",
             show_default=False,
         ),
     ] = None,
@@ -72,16 +80,21 @@ def command(
 
     from pumice.bench.tests import expand, parse_lengths
     from pumice.cli.session import ModelRequest, cache_directory, choose_model
+    from pumice.prepare import is_artifact
     from pumice.targets import get_target
 
     if not 1 <= repeat <= 1000:
         raise UsageError(f"--repeat is {repeat}; allowed: 1 to 1000")
+    if predict is not None:
+        _no_device("--predict", device=device, target=target, plot=plot, profile=profile,
+                   trace=trace)  # fmt: skip
     if random_weights is not None and (model or model_option):
         raise UsageError("--random-weights and a model exclude each other")
     tests = expand(
         parse_lengths("--prompt", prompt),
         parse_lengths("--generate", generate),
         parse_lengths("--depth", depth),
+        parse_lengths("--batch", batch),
     )
     if plot is not None:
         from pumice.bench.plot import check_plot
@@ -96,21 +109,33 @@ def command(
         model=name, device=device, threads=threads, target=target, quantization=quant,
         activations=activations, cache_dir=cache_dir, context=max(test.context for test in tests),
     )  # fmt: skip
+    if predict is not None:
+        from pumice.cli import bench_predict
+
+        bench_predict.run(request, predict, tests, json_output)
+        return
     prepared = request.prepare_settings()
-    if random_weights is not None and get_target(prepared.target).api != "cpu":
-        prepared = replace(prepared, options=prepared.options | {"weights": False})
+    if not is_artifact(name) and get_target(prepared.target).api != "cpu":
+        prepared = replace(prepared, max_tokens=GPU_MAX_TOKENS)
+        if random_weights is not None:
+            prepared = replace(prepared, options=prepared.options | {"weights": False})
+    most = max(test.batch for test in tests)
+    prepared = replace(prepared, max_sequences=max(prepared.max_sequences, most))
     directory = request.prepare(prepared)
 
     from pumice.artifact import Manifest
     from pumice.bench.model import check_context, run_test
     from pumice.bench.report import row
+    from pumice.cli.bench_tables import print_profile, print_results
     from pumice.cli.console import note, print_json
     from pumice.runtime.gpu_executor import GpuExecutor
     from pumice.targets.detect import cpu_name
 
     manifest = Manifest.load(directory / "manifest.json")
     check_context(tests, manifest)
-    executor = request.load(directory, random_weights=True)
+    size = manifest.cache.block_size
+    blocks = max(test.batch * -(-test.context // size) for test in tests) + 1
+    executor = request.load(directory, num_blocks=blocks, random_weights=True)
     gpu = isinstance(executor, GpuExecutor)
     count = 0 if isinstance(executor, GpuExecutor) else executor.device.threads
     device_name = str(executor.device) if gpu else cpu_name()
@@ -139,10 +164,10 @@ def command(
 
             profiles.append(profile_step(executor, test, roofline=limit))
     if not json_output:
-        _print_results(results, manifest, device_name, count, limit)
+        print_results(results, manifest, device_name, count, limit)
     if profile:
         for step in profiles:
-            _print_profile(step, json_output)
+            print_profile(step, json_output)
     if trace is not None:
         from pumice.bench.profile import write_trace
 
@@ -156,84 +181,12 @@ def command(
         note(f"wrote {plot}")
 
 
-def _print_results(
-    results: list[TestResult],
-    manifest: Manifest,
-    device: str,
-    threads: int,
-    roofline: Roofline | None,
-) -> None:
-    from rich.table import Table
-
-    from pumice.cli.console import stdout
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("test")
-    for heading in ("tokens/s", "median", "MB/token", "GB/s", "Gop/s", "of roofline"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        table.add_row(
-            result.test.name,
-            f"{result.mean:,.2f} ± {result.deviation:,.2f}",
-            f"{result.median:,.2f}",
-            f"{result.bytes_per_token / 1e6:,.2f}",
-            f"{result.bytes_per_s / 1e9:.2f}",
-            f"{result.operations_per_s / 1e9:,.1f}",
-            f"{result.roofline_fraction:.1%}" if roofline is not None else "–",
-        )
-    console = stdout()
-    model = manifest.model
-    console.print(
-        f"{model.name}, {model.quantization}, {model.weight_bytes / 1e6:,.1f} MB, compiled for "
-        f"{manifest.target['name']}; {device}" + (f", {threads} threads" if threads else "")
-    )
-    if roofline is not None and not threads:
-        console.print(
-            f"this device: copies {roofline.read_bytes_per_s / 1e9:,.0f} GB/s (read and written); "
-            f"{roofline.fp32_ops_per_s / 1e12:,.0f} Tflop/s ({roofline.int8_instruction})"
-        )
-    elif roofline is not None:
-        console.print(
-            f"this machine: reads {roofline.read_bytes_per_s / 1e9:.1f} GB/s; "
-            f"int8 {roofline.int8_ops_per_s / 1e9:,.0f} Gop/s ({roofline.int8_instruction}); "
-            f"float32 {roofline.fp32_ops_per_s / 1e9:,.0f} Gflop/s"
-        )
-    console.print(table)
-
-
-def _print_profile(step: StepProfile, as_json: bool) -> None:
-    from rich.table import Table
-
-    from pumice.cli.console import print_json, stdout
-
-    if as_json:
-        for kernel in step.kernels:
-            print_json(
-                {
-                    "profile": step.test, "operator": kernel.operator, "kernel": kernel.kernel,
-                    "launches": kernel.launches, "us": round(kernel.seconds * 1e6, 2),
-                    "bytes": kernel.cost.nbytes, "operations": kernel.cost.operations,
-                }
-            )  # fmt: skip
-        return
-    table = Table(
-        box=None, pad_edge=False, title_justify="left",
-        title=f"\n{step.test}: one step, {step.seconds * 1e6:,.0f} µs in kernels",
-    )  # fmt: skip
-    table.add_column("operator")
-    for heading in ("launches", "µs", "share", "GB/s", "Gop/s", "of roofline"):
-        table.add_column(heading, justify="right")
-    table.add_column("kernel", overflow="fold")
-    for kernel in step.kernels:
-        cost, seconds = kernel.cost, max(kernel.seconds, 1e-12)
-        table.add_row(
-            kernel.operator,
-            str(kernel.launches),
-            f"{kernel.seconds * 1e6:,.1f}",
-            f"{kernel.seconds / max(step.seconds, 1e-12):.1%}",
-            f"{cost.nbytes / seconds / 1e9:.1f}" if cost.nbytes else "",
-            f"{cost.operations / seconds / 1e9:,.1f}" if cost.operations else "",
-            f"{kernel.least_seconds / seconds:.0%}" if kernel.least_seconds else "",
-            kernel.kernel,
-        )
-    stdout().print(table)
+def _no_device(option: str, **others: object) -> None:
+    """UsageError when an option that runs nothing meets one that says where or how to run."""
+    defaults = {"device": "auto", "target": "native"}
+    for name, value in others.items():
+        if value and value != defaults.get(name):
+            raise UsageError(
+                f"{option} runs nothing, so --{name} says nothing",
+                hint=f"Leave --{name} out: the architecture is {option}'s value.",
+            )

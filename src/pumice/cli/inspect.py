@@ -38,7 +38,14 @@ def command(
     name = choose_model(model, model_option)
     if (Path(name) / "manifest.json").is_file():
         manifest = Manifest.load(Path(name) / "manifest.json")
-        if json_output:
+        if manifest.target.get("api") != "cpu":
+            from pumice.cli import inspect_gpu
+
+            if json_output:
+                print_json(inspect_gpu.as_dict(Path(name), manifest, context))
+            else:
+                inspect_gpu.print_artifact(stdout(), Path(name), manifest, context, kernels)
+        elif json_output:
             print_json(_artifact_dict(Path(name), manifest))
         else:
             _print_artifact(stdout(), Path(name), manifest, kernels)
@@ -57,7 +64,8 @@ def command(
         _print_model(stdout(), summary, context, tensors)
 
 
-def _facts() -> Table:
+def facts_table() -> Table:
+    """Names and values, without lines."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -84,7 +92,7 @@ def _print_model(
 ) -> None:
     config = summary.config
     tokens = summary.context(context)
-    facts = _facts()
+    facts = facts_table()
     facts.add_row("model", summary.path)
     facts.add_row("architecture", f"{summary.architecture} ({summary.kind})")
     facts.add_row("parameters", f"{summary.parameters / 1e6:,.1f} million")
@@ -150,7 +158,7 @@ def _print_artifact(
     console: Console, directory: Path, manifest: Manifest, with_kernels: bool
 ) -> None:
     model, memory, cache = manifest.model, manifest.memory, manifest.cache
-    facts = _facts()
+    facts = facts_table()
     facts.add_row("artifact", str(directory))
     facts.add_row("model", f"{model.name} ({model.architecture}), from {model.source}")
     features = ", ".join(manifest.target.get("features", ()))

@@ -125,10 +125,15 @@ class ModelRequest:
         check_disk(summary, prepare_settings.cache_dir)
 
     def load(
-        self, directory: Path, *, contexts: int | None = None, random_weights: bool = False
+        self,
+        directory: Path,
+        *,
+        contexts: int | None = None,
+        num_blocks: int | None = None,
+        random_weights: bool = False,
     ) -> Loaded:
-        """The artifact on the device. random_weights: made up where the artifact has none, for
-        measurements.
+        """The artifact on the device. num_blocks: of the cache, when it must have so many.
+        random_weights: made up where the artifact has none, for measurements.
         """
         from pumice.artifact import Manifest
         from pumice.runtime.load import load
@@ -141,6 +146,7 @@ class ModelRequest:
                 threads=self.threads,
                 context_length=self.context,
                 contexts=contexts if gpu else None,
+                num_blocks=num_blocks,
                 random_weights=random_weights and gpu,
                 progress=progress,
             )

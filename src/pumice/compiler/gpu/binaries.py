@@ -20,6 +20,7 @@ from pumice.artifact import KernelRecord
 from pumice.errors import CompileError
 from pumice.operators.triton.build import binary_key, build
 from pumice.operators.triton.plan import Launch, TensorSpec
+from pumice.operators.triton.resources import read_resources
 from pumice.targets import Target, get_target
 
 KINDS = {"i1": "int32", "i32": "int32", "i64": "int64", "fp32": "float32", "fp64": "float64"}
@@ -119,24 +120,20 @@ def _build(task: _Task) -> Built:
         parameters=tuple(name for name, _ in binary.parameters),
         threads=binary.threads,
         shared_bytes=binary.shared_bytes,
-        resources=_resources(binary.code, binary.symbol),
+        resources=_resources(binary.code, binary.symbol, binary.shared_bytes),
     )
 
 
-def _resources(code: bytes, symbol: str) -> dict[str, int]:
-    """Registers and memory, from an AMD code object's metadata."""
-    if code[18:20] != b"\xe0\x00":  # e_machine of AMDGPU
-        return {}
-    from pumice.binary.amdgpu import read_code_object
-
-    kernel = read_code_object(code).kernels[symbol]
+def _resources(code: bytes, symbol: str, shared_bytes: int) -> dict[str, int]:
+    """Registers and memory, from a code object's own metadata. vgprs: of a CUDA thread its
+    registers; what spills there is in scratch_bytes alone."""
+    found = read_resources(code, symbol, shared_bytes)
     return {
-        "vgprs": kernel.vgprs,
-        "agprs": kernel.agprs,
-        "sgprs": kernel.sgprs,
-        "spills": kernel.vgpr_spills + kernel.sgpr_spills,
-        "lds_bytes": kernel.lds_bytes,
-        "scratch_bytes": kernel.scratch_bytes,
+        "vgprs": found.vgprs,
+        "sgprs": found.sgprs,
+        "spills": found.spilled,
+        "lds_bytes": found.shared_bytes,
+        "scratch_bytes": found.scratch_bytes,
     }
 
 
@@ -168,7 +165,7 @@ def write_kernels(
             with contextlib.suppress(OSError):
                 (keep_assembly / f"{symbol}.s").write_text(binary.assembly)
         record = records[symbol]
-        if binary.resources.get("spills"):
+        if binary.resources["spills"] or binary.resources["scratch_bytes"]:
             record = replace(record, reason=record.reason + "; it spills registers")
         found.append(
             replace(

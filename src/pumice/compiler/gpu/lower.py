@@ -78,6 +78,7 @@ class GpuLowering:
         ]
         # A call of several launches counts its bytes and operations once, at the first.
         nbytes, operations = call.nbytes, call.operations
+        activations = _activations(call)
         for launch in plan.launches:
             symbol = self.binaries.symbol(launch, tensors)
             self._record(symbol, call, choice)
@@ -95,9 +96,17 @@ class GpuLowering:
             # Two pointers follow a kernel's own parameters: scratch memory and a profiler's.
             arguments += [0, 0]
             found.append(
-                Launch(symbol, tuple(arguments), call.label, launch.grid, nbytes, operations)
+                Launch(
+                    symbol,
+                    tuple(arguments),
+                    call.label,
+                    launch.grid,
+                    nbytes,
+                    operations,
+                    activations,
+                )
             )
-            nbytes = operations = 0
+            nbytes = operations = activations = 0
         return found
 
     def _record(self, symbol: str, call: Call, choice: Selected) -> None:
@@ -110,6 +119,18 @@ class GpuLowering:
                 config=dict(choice.config),
                 rejected=dict(choice.rejected),
             )
+
+
+def _activations(call: Call) -> int:
+    """Bytes of the arena's tensors that a call reads and writes, its workspaces aside: what changes
+    in place both ways, of a matrix whose rows are gathered as much as is written."""
+    total = 0
+    for name, value in call.tensors.items():
+        if value.space == "arena":
+            gathered = call.operator == "token_embedding" and name == "weight"
+            spec = call.tensors["out"].spec if gathered else value.spec
+            total += spec.nbytes * (2 if name == "residual" else 1)
+    return total
 
 
 def _scratch(index: int, name: str) -> str:
