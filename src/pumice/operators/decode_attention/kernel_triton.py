@@ -70,6 +70,24 @@ def to_cache(x, cache, scale, LIMIT: tl.constexpr):
 
 
 @triton.jit
+def arrive(counter, ARRIVALS: tl.constexpr, WAVE: tl.constexpr):
+    """Counts this program's arrivals; returns how many came before its last one. All its stores
+    come before them, and what the others stored is visible behind them."""
+    if ARRIVALS == 1:
+        tl.debug_barrier()
+        before = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+        tl.debug_barrier()
+    else:
+        # Where a barrier does not wait for stores on their way, each wave releases its own.
+        thread = tl.arange(0, ARRIVALS * WAVE)
+        first = thread % WAVE == 0
+        one = tl.full([ARRIVALS * WAVE], 1, tl.int32)
+        each = tl.atomic_add(counter + thread * 0, one, mask=first, sem="acq_rel", scope="gpu")
+        before = tl.max(tl.where(first, each, 0), 0)
+    return before
+
+
+@triton.jit
 def combine_shares(
     partial,
     lse,
@@ -170,6 +188,8 @@ def decode_attention(
     BLOCK_V: tl.constexpr,
     BLOCK_G: tl.constexpr,
     AT_ONCE: tl.constexpr,
+    ARRIVALS: tl.constexpr,
+    WAVE: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
@@ -322,11 +342,7 @@ def decode_attention(
         tl.store(lse_rows + m * splits + split, seen, mask=valid)
         if counters is not None:
             counter = counters + (sequence * kv_heads + kv_head) * PARTS + part
-            # All of this program's stores come before its arrival, all arrivals before the loads.
-            tl.debug_barrier()
-            arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
-            tl.debug_barrier()
-            if arrived == active - 1:
+            if arrive(counter, ARRIVALS, WAVE) == active * ARRIVALS - 1:
                 tl.store(counter, 0)  # for the next launch: nobody else comes
                 combine_shares(
                     p_rows, lse_rows, o_group, stride_oh, active, splits, first_v,

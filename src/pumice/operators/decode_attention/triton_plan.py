@@ -152,6 +152,9 @@ class DecodeAttention:
                 "BLOCK_M": config["BLOCK_M"], "BLOCK_N": config["BLOCK_N"],
                 "BLOCK_D": main, "BLOCK_R": rest, "BLOCK_V": block_v,
                 "BLOCK_G": block_g, "AT_ONCE": at_once,
+                # On GPUs with waves of 64 a barrier lets a program's stores be on their way to the
+                # second-level cache, so every wave arrives on its own; elsewhere one thread does.
+                "ARRIVALS": config["warps"] if target.wave == 64 else 1, "WAVE": target.wave,
                 "INTERLEAVED": bool(attrs.get("interleaved")), "WINDOW": left >= 0, "CAP": cap > 0,
             },
             num_warps=config["warps"],
