@@ -46,6 +46,7 @@ class CompileOptions:
     workers: int | None = None
     dump: Path | str | None = None
     weights: bool = True  # GPUs: False leaves the matrices out, for random weights when loaded
+    fuse_attention: bool = True  # GPUs: rotation, append and attention of new tokens in one launch
 
     def __post_init__(self) -> None:
         if self.activations not in ACTIVATIONS:

@@ -49,6 +49,7 @@ GPU_OPERATORS: dict[str, str] = {
     "gemm": "pumice.operators.gemm.spec:SPEC",
     "flash_attention": "pumice.operators.flash_attention.spec:SPEC",
     "mla_decode": "pumice.operators.mla_decode.spec:SPEC",
+    "decode_attention": "pumice.operators.decode_attention.spec:SPEC",
     "paged_attention": "pumice.operators.paged_attention.spec:SPEC",
     "paged_prefill": "pumice.operators.paged_prefill.spec:SPEC",
     "rope_cache": "pumice.operators.rope_cache.spec:SPEC",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pumice.artifact import FILL, BufferRef, KernelRecord, Launch, Plan
 from pumice.compiler.gpu.binaries import Binaries
+from pumice.compiler.gpu.fuse_attention import fuse_attention
 from pumice.compiler.gpu.select import Selected, Selection
 from pumice.compiler.gpu.shapes import PlanShape
 from pumice.compiler.gpu.translate import Call, Translator
@@ -15,6 +16,7 @@ from pumice.compiler.gpu.weights import GpuWeight, make_weight
 from pumice.compiler.graph import Graph
 from pumice.compiler.memory import Lifetime, place
 from pumice.operators.triton.build import signature
+from pumice.operators.triton.plan import Plan as KernelPlan
 from pumice.quantization.base import QuantFormat
 from pumice.targets import Target
 from pumice.tuning.database import Database
@@ -30,6 +32,8 @@ class GpuLowering:
     block_size: int
     dtype: str  # of activations and cache
     database: Database
+    fuse_attention: bool = True
+    fusions: dict[str, str] = field(default_factory=dict)  # what was fused, or why not
     weights: dict[str, GpuWeight] = field(default_factory=dict)
     records: dict[str, KernelRecord] = field(default_factory=dict)
 
@@ -41,10 +45,10 @@ class GpuLowering:
         """One plan."""
         translator = Translator(graph, shape, self.weight, self.dtype, self.block_size)
         result = translator.run()
-        calls = translator.calls
+        calls = self._fused(translator.calls)
         selected = [self.selection.of(call) for call in calls]
         offsets, arena = _place(translator.arena, calls, selected, result)
-        launches: list[Launch] = []
+        launches = _first_fill(selected, offsets)
         for index, (call, choice) in enumerate(zip(calls, selected, strict=True)):
             launches += self.launches(index, call, choice, offsets)
         width = result.spec.shape[1]
@@ -62,6 +66,16 @@ class GpuLowering:
             )
         return self.weights[key]
 
+    def _fused(self, calls: list[Call]) -> list[Call]:
+        """Calls that one launch can do together are one."""
+        if not self.fuse_attention:
+            self.fusions["decode_attention"] = "not fused: switched off"
+            return calls
+        fused, said = fuse_attention(calls, self.target)
+        if said:
+            self.fusions["decode_attention"] = said
+        return fused
+
     def launches(
         self, index: int, call: Call, choice: Selected, offsets: dict[str, int]
     ) -> list[Launch]:
@@ -69,12 +83,12 @@ class GpuLowering:
         plan = choice.plan
         tensors = {**choice.problem.tensors, **plan.workspaces}
         workspaces = {
-            name: BufferRef("arena", offset=offsets[_scratch(index, name)])
+            name: BufferRef("arena", offset=offsets[_scratch(index, name, plan)])
             for name in plan.workspaces
         }
         found = [
             Launch(FILL, (workspaces[name], plan.workspaces[name].nbytes, 0), call.label)
-            for name in sorted(plan.zeroed)
+            for name in sorted(plan.zeroed - plan.restored)
         ]
         # A call of several launches counts its bytes and operations once, at the first.
         nbytes, operations = call.nbytes, call.operations
@@ -133,8 +147,32 @@ def _activations(call: Call) -> int:
     return total
 
 
-def _scratch(index: int, name: str) -> str:
-    return f"call {index}: {name}"
+RESTORED = "restored"  # the one workspace of all calls that leave it as zero as they found it
+
+
+def _scratch(index: int, name: str, plan: KernelPlan) -> str:
+    """A workspace's name in the arena."""
+    return RESTORED if name in plan.restored else f"call {index}: {name}"
+
+
+def _restored(selected: list[Selected]) -> int:
+    """Bytes of the workspace that calls share, one after another."""
+    return max(
+        (
+            choice.plan.workspaces[name].nbytes
+            for choice in selected
+            for name in choice.plan.restored
+        ),
+        default=0,
+    )
+
+
+def _first_fill(selected: list[Selected], offsets: dict[str, int]) -> list[Launch]:
+    """Other plans use the arena, too: what must be zero is so again from a plan's start on."""
+    nbytes = _restored(selected)
+    if not nbytes:
+        return []
+    return [Launch(FILL, (BufferRef("arena", offset=offsets[RESTORED]), nbytes, 0), "zero counters")]
 
 
 def _place(
@@ -150,7 +188,11 @@ def _place(
                 first.setdefault(value.name, index)
                 last[value.name] = index
         for name, spec in choice.plan.workspaces.items():
-            tensors.append(Lifetime(_scratch(index, name), max(1, spec.nbytes), index, index))
+            if name not in choice.plan.restored:
+                scratch = _scratch(index, name, choice.plan)
+                tensors.append(Lifetime(scratch, max(1, spec.nbytes), index, index))
+    if nbytes := _restored(selected):
+        tensors.append(Lifetime(RESTORED, nbytes, 0, len(calls)))
     last[result.name] = len(calls)
     for name, begin in first.items():
         tensors.append(Lifetime(name, max(1, arena[name]), begin, last[name]))

@@ -48,8 +48,9 @@ def package(
     dtype = options.activations if options.activations in FLOATS else FLOATS[0]
     graphs = _graphs(model, options, dump, tell)
     lowering = GpuLowering(
-        target, model.formats, model.shapes, options.block_size, dtype, database(target.name)
-    )
+        target, model.formats, model.shapes, options.block_size, dtype, database(target.name),
+        fuse_attention=options.fuse_attention,
+    )  # fmt: skip
     shapes = list(
         plan_shapes(
             max_tokens=options.max_tokens,
@@ -125,6 +126,7 @@ def package(
             "max_tokens": options.max_tokens,
             "max_sequences": options.max_sequences,
             "max_rows": options.max_rows,
+            "fusions": lowering.fusions,
             "weights": {use.key: f"{use.form}: {use.reason}" for use in lowering.weights.values()},
         },
         weights=tuple(row for use in lowering.weights.values() for row in use.records()),

@@ -145,12 +145,14 @@ class Launch:
 @dataclass(frozen=True)
 class Plan:
     """Launches in order. workspaces: scratch tensors by name, alive for these launches only; those
-    named in `zeroed` must be zero before the first. A plan without launches has nothing to do
+    named in `zeroed` must be zero before the first; the launches leave those in `restored` zero
+    again, so that they need zeroing once for many runs. A plan without launches has nothing to do
     (no rows): outputs then have no elements."""
 
     launches: tuple[Launch, ...]
     workspaces: Mapping[str, TensorSpec] = field(default_factory=dict)
     zeroed: frozenset[str] = frozenset()
+    restored: frozenset[str] = frozenset()
 
 
 class TritonKernel(Protocol):
