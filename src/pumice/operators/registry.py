@@ -58,6 +58,7 @@ GPU_OPERATORS: dict[str, str] = {
     "dequantize_w4": "pumice.operators.gemm_w4.dequantize_spec:SPEC",
     "gemm_w8": "pumice.operators.gemm_w8.spec:SPEC",
     "gemm_w4": "pumice.operators.gemm_w4.spec:SPEC",
+    "fused_w4": "pumice.operators.fused_w4.spec:SPEC",
     "norm": "pumice.operators.norm.spec:SPEC",
     "quantize_fp8": "pumice.operators.quantize_fp8.spec:SPEC",
     "sample_tokens": "pumice.operators.sample_tokens.spec:SPEC",

@@ -1,0 +1,162 @@
+# mypy: ignore-errors
+"""Activations as the products of `kernel_triton.py` want them: a thread holds the 32 of a group as 16
+packed pairs, for all rows of weights that its program walks over."""
+
+import triton
+import triton.language as tl
+
+from pumice.operators.gemm_w4.decode_triton import (
+    high_half,
+    largest,
+    low_half,
+    multiply_add,
+    power_below,
+    quads,
+    scaled,
+)
+
+
+@triton.jit
+def loaded_pairs(x, token, x_stride, first, words, TOKENS: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """16 tensors of pairs, int32[TOKENS, 1, GROUPS], of 16-bit activations from group `first` on;
+    zero beyond K. x_stride: in pairs."""
+    j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
+    at = x.to(tl.pointer_type(tl.int32)) + token[:, None, None] * x_stride + (j // 4) * 16 + j % 4
+    if WHOLE:
+        a, b, c, d = tl.load(at), tl.load(at + 4), tl.load(at + 8), tl.load(at + 12)
+    else:
+        inside = j < words
+        a = tl.load(at, mask=inside, other=0)
+        b = tl.load(at + 4, mask=inside, other=0)
+        c = tl.load(at + 8, mask=inside, other=0)
+        d = tl.load(at + 12, mask=inside, other=0)
+    x0, x1, x2, x3 = quads(a, TOKENS, 1, GROUPS)
+    x4, x5, x6, x7 = quads(b, TOKENS, 1, GROUPS)
+    x8, x9, xa, xb = quads(c, TOKENS, 1, GROUPS)
+    xc, xd, xe, xf = quads(d, TOKENS, 1, GROUPS)
+    return x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf
+
+
+@triton.jit
+def norm_factor(x, token, x_stride, K, eps, WIDTH: tl.constexpr):
+    """1 / √(mean(x²) + eps) of float32 rows: float32[TOKENS]. WIDTH: a power of two from K on."""
+    k = tl.arange(0, WIDTH)
+    value = tl.load(
+        x + token[:, None] * x_stride + k[None, :], mask=(k < K)[None, :], other=0.0
+    )
+    return 1.0 / tl.sqrt(tl.sum(value * value, axis=1) / K + eps)
+
+
+@triton.jit
+def _expanded(pairs, TOKENS: tl.constexpr, GROUPS: tl.constexpr):
+    return tl.reshape(pairs, (TOKENS, 1, GROUPS))
+
+
+@triton.jit
+def normed_pairs(
+    x, weight, token, x_stride, factor, first, K,
+    TOKENS: tl.constexpr, GROUPS: tl.constexpr, BRAIN: tl.constexpr,
+):  # fmt: skip
+    """The same of x · factor · weight, rounded to 16 bits; x and weight are float32."""
+    k = first * 32 + tl.arange(0, GROUPS * 32)
+    inside = k < K
+    value = tl.load(
+        x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0
+    )
+    gain = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    value = value * factor[:, None] * gain[None, :]
+    half = value.to(tl.bfloat16) if BRAIN else value.to(tl.float16)
+    bits = half.to(tl.int16, bitcast=True).to(tl.int32)
+    low, high = tl.split(tl.reshape(bits, (TOKENS, GROUPS * 16, 2)))
+    pairs = tl.reshape((low & 0xFFFF) | (high << 16), (TOKENS, GROUPS, 2, 2, 2, 2))
+    b0, b1 = tl.split(pairs)  # by bit 0 of the pair's place
+    b00, b10 = tl.split(b0)
+    b01, b11 = tl.split(b1)
+    b000, b100 = tl.split(b00)
+    b010, b110 = tl.split(b10)
+    b001, b101 = tl.split(b01)
+    b011, b111 = tl.split(b11)
+    x0, x8 = tl.split(b000)
+    x4, xc = tl.split(b100)
+    x2, xa = tl.split(b010)
+    x6, xe = tl.split(b110)
+    x1, x9 = tl.split(b001)
+    x5, xd = tl.split(b101)
+    x3, xb = tl.split(b011)
+    x7, xf = tl.split(b111)
+    return (
+        _expanded(x0, TOKENS, GROUPS), _expanded(x1, TOKENS, GROUPS),
+        _expanded(x2, TOKENS, GROUPS), _expanded(x3, TOKENS, GROUPS),
+        _expanded(x4, TOKENS, GROUPS), _expanded(x5, TOKENS, GROUPS),
+        _expanded(x6, TOKENS, GROUPS), _expanded(x7, TOKENS, GROUPS),
+        _expanded(x8, TOKENS, GROUPS), _expanded(x9, TOKENS, GROUPS),
+        _expanded(xa, TOKENS, GROUPS), _expanded(xb, TOKENS, GROUPS),
+        _expanded(xc, TOKENS, GROUPS), _expanded(xd, TOKENS, GROUPS),
+        _expanded(xe, TOKENS, GROUPS), _expanded(xf, TOKENS, GROUPS),
+    )  # fmt: skip
+
+
+@triton.jit
+def _both(pair, BRAIN: tl.constexpr):
+    return low_half(pair, BRAIN) + high_half(pair, BRAIN)
+
+
+@triton.jit
+def _sum_of_halves(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """The float32 sum of 16 activations."""
+    if CODE == 2:
+        one = 0x3C003C00
+        total = multiply_add(one, a, tl.zeros(a.shape, tl.float32), 0, CODE, BRAIN)
+        total = multiply_add(one, b, total, 0, CODE, BRAIN)
+        total = multiply_add(one, c, total, 0, CODE, BRAIN)
+        total = multiply_add(one, d, total, 0, CODE, BRAIN)
+        total = multiply_add(one, e, total, 0, CODE, BRAIN)
+        total = multiply_add(one, f, total, 0, CODE, BRAIN)
+        total = multiply_add(one, g, total, 0, CODE, BRAIN)
+        return multiply_add(one, h, total, 0, CODE, BRAIN)
+    left = _both(a, BRAIN) + _both(b, BRAIN) + _both(c, BRAIN) + _both(d, BRAIN)
+    return left + _both(e, BRAIN) + _both(f, BRAIN) + _both(g, BRAIN) + _both(h, BRAIN)
+
+
+@triton.jit
+def prepared(
+    pairs, ZERO: tl.constexpr, CODE: tl.constexpr, BRAIN: tl.constexpr,
+    SCALE_X: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """What a slice of activations needs to meet words: (16 pairs, scaled by a power of two where
+    sums are made in float16; its inverse; the sum of all 32; what CODE 2's offsets of the codes add
+    to a product)."""
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = pairs
+    up = 1.0
+    if SCALE_X:
+        amax = largest(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf, CODE, BRAIN)
+        down, up = power_below(amax, BRAIN)
+        x0 = scaled(x0, down, CODE, BRAIN)
+        x1 = scaled(x1, down, CODE, BRAIN)
+        x2 = scaled(x2, down, CODE, BRAIN)
+        x3 = scaled(x3, down, CODE, BRAIN)
+        x4 = scaled(x4, down, CODE, BRAIN)
+        x5 = scaled(x5, down, CODE, BRAIN)
+        x6 = scaled(x6, down, CODE, BRAIN)
+        x7 = scaled(x7, down, CODE, BRAIN)
+        x8 = scaled(x8, down, CODE, BRAIN)
+        x9 = scaled(x9, down, CODE, BRAIN)
+        xa = scaled(xa, down, CODE, BRAIN)
+        xb = scaled(xb, down, CODE, BRAIN)
+        xc = scaled(xc, down, CODE, BRAIN)
+        xd = scaled(xd, down, CODE, BRAIN)
+        xe = scaled(xe, down, CODE, BRAIN)
+        xf = scaled(xf, down, CODE, BRAIN)
+    total = 0.0
+    offset = 0.0
+    if SUMS or CODE == 2:
+        # `scaled` makes float16 of bfloat16.
+        WIDE: tl.constexpr = BRAIN and not SCALE_X
+        even = _sum_of_halves(x0, x2, x4, x6, x8, xa, xc, xe, CODE, WIDE)
+        odd = _sum_of_halves(x1, x3, x5, x7, x9, xb, xd, xf, CODE, WIDE)
+        if SUMS:
+            total = even + odd
+        if CODE == 2:  # words give 1024 + code and 1024 + 16 · code
+            offset = (ZERO + 1024.0) * even + (ZERO + 64.0) * odd
+    made = (x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf)
+    return made, up, total, offset

@@ -1,0 +1,220 @@
+# mypy: ignore-errors
+"""A product with 4-bit weights by few persistent programs.
+
+A program holds its activations in registers (`activations_triton.py`) and walks over tiles of rows;
+the next tile's words are loaded while this one's are used, the first tile's before the activations
+are known. Around the product: the norm of a float32 row before it; silu(gate) · up, or the addition
+to the residual stream, after it. Each output belongs to one program: nothing is added atomically.
+"""
+
+import triton
+import triton.language as tl
+
+from pumice.operators.fused_w4.activations_triton import (
+    loaded_pairs,
+    norm_factor,
+    normed_pairs,
+    prepared,
+)
+from pumice.operators.gemm_w4.decode_triton import code_pairs, multiply_add, pair_sum, quads
+
+
+@triton.jit
+def _word_step(word, x0, x1, x2, x3, u, v, zero, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """Adds eight codes' products to two independent totals."""
+    p0, p1, p2, p3 = code_pairs(word, zero, CODE)
+    u = multiply_add(p0, x0, u, zero, CODE, BRAIN)
+    v = multiply_add(p1, x1, v, zero, CODE, BRAIN)
+    u = multiply_add(p2, x2, u, zero, CODE, BRAIN)
+    v = multiply_add(p3, x3, v, zero, CODE, BRAIN)
+    return u, v
+
+
+@triton.jit
+def _rows(tile, N, half, GATED: tl.constexpr, ROWS: tl.constexpr):
+    """(places in the tile's order, rows of the weights). GATED: gate and up take turns, so that a
+    program has both."""
+    n = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = tl.minimum(n, N - 1)  # beyond the last row: what a cache has
+    if GATED:
+        at = at // 2 + (at % 2) * half
+    return n, at
+
+
+@triton.jit
+def _groupwise(
+    pointer, row, first, groups, scale_columns,
+    PER: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """One value a group, [1, ROWS, GROUPS]. Loads are narrow, so that a thread has those of its
+    own groups and nothing has to be exchanged."""
+    g = (first + tl.arange(0, GROUPS))[None, None, :]
+    at = row[None, :, None] * scale_columns + g // PER
+    at = tl.multiple_of(tl.max_contiguous(at, (1, 1, 2)), (1, 1, 1))
+    if WHOLE:
+        return tl.load(pointer + at)
+    return tl.load(pointer + at, mask=g < groups, other=0)
+
+
+@triton.jit
+def _fetch(
+    w, scales, zeros, mins, row, first, words, groups, scale_columns, ZERO: tl.constexpr,
+    PER: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """(words [1, ROWS, 4 · GROUPS], scales, zero points, minima [1, ROWS, GROUPS]) from group
+    `first` on."""
+    j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
+    at = w + row[None, :, None] * words + j
+    if WHOLE:
+        word = tl.load(at, eviction_policy="evict_first")
+    else:
+        word = tl.load(at, mask=j < words, other=0, eviction_policy="evict_first")
+    scale = _groupwise(scales, row, first, groups, scale_columns, PER, GROUPS, WHOLE)
+    zero = ZERO
+    if zeros is not None:
+        zero = _groupwise(zeros, row, first, groups, scale_columns, PER, GROUPS, WHOLE)
+    least = 0.0
+    if mins is not None:
+        least = _groupwise(mins, row, first, groups, scale_columns, PER, GROUPS, WHOLE)
+    return word, scale, zero, least
+
+
+@triton.jit
+def _product(
+    fetched, activations, ZEROS: tl.constexpr, MINS: tl.constexpr, ZERO: tl.constexpr,
+    CODE: tl.constexpr, BRAIN: tl.constexpr, SCALE_X: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """float32[TOKENS, ROWS, GROUPS]: each group's part of the result."""
+    word, scale, zero, least = fetched
+    pairs, up, total, offset = activations
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = pairs
+    if ZEROS:
+        zero = zero.to(tl.int32)
+    w0, w1, w2, w3 = quads(word, 1, ROWS, GROUPS)
+    u = tl.zeros((TOKENS, ROWS, GROUPS), tl.int32 if CODE == 1 else tl.float32)
+    v = u
+    u, v = _word_step(w0, x0, x1, x2, x3, u, v, zero, CODE, BRAIN)
+    u, v = _word_step(w1, x4, x5, x6, x7, u, v, zero, CODE, BRAIN)
+    u, v = _word_step(w2, x8, x9, xa, xb, u, v, zero, CODE, BRAIN)
+    u, v = _word_step(w3, xc, xd, xe, xf, u, v, zero, CODE, BRAIN)
+    if CODE == 1:
+        part = pair_sum(u, v)
+    elif CODE == 2:
+        part = v * 0.0625 + u - offset
+        if ZEROS:
+            part -= zero.to(tl.float32) * total
+    else:
+        part = u + v
+    part = part * scale.to(tl.float32)
+    if MINS:
+        part -= total * least.to(tl.float32)
+    if SCALE_X:
+        part = part * up
+    return part
+
+
+@triton.jit
+def persistent(
+    x,
+    norm_weight,
+    w,
+    scales,
+    zeros,
+    mins,
+    bias,
+    residual,
+    out,
+    M,
+    N,
+    K,
+    half,  # rows of gate, where up follows
+    turns,  # tiles a program
+    words,
+    groups,
+    scale_columns,
+    x_stride,  # in elements; in pairs where x is not normed
+    residual_stride,
+    out_stride,
+    eps,
+    ZERO: tl.constexpr,
+    PER: tl.constexpr,  # groups of 32 that share a scale
+    CODE: tl.constexpr,
+    BRAIN: tl.constexpr,
+    SCALE_X: tl.constexpr,
+    GATED: tl.constexpr,
+    EARLY: tl.constexpr,  # begins before the launch in front of it has ended
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SLICES: tl.constexpr,  # of GROUPS groups, over K
+    FULL: tl.constexpr,  # slices that lie within K
+    WIDTH: tl.constexpr,
+):
+    ZEROS: tl.constexpr = zeros is not None
+    MINS: tl.constexpr = mins is not None
+    n, row = _rows(tl.program_id(0), N, half, GATED, ROWS)
+    fetched = ()
+    for s in tl.static_range(SLICES):
+        fetched = fetched + (
+            _fetch(
+                w, scales, zeros, mins, row, s * GROUPS, words, groups, scale_columns, ZERO, PER,
+                GROUPS, s < FULL,
+            ),
+        )  # fmt: skip
+    if EARLY:
+        # Weights change never; everything else was written by launches before.
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    token = tl.minimum(tl.arange(0, TOKENS), M - 1).to(tl.int64)
+    if norm_weight is not None:
+        factor = norm_factor(x, token, x_stride, K, eps, WIDTH)
+    activations = ()
+    for s in tl.static_range(SLICES):
+        if norm_weight is not None:
+            pairs = normed_pairs(
+                x, norm_weight, token, x_stride, factor, s * GROUPS, K, TOKENS, GROUPS, BRAIN
+            )
+        else:
+            pairs = loaded_pairs(x, token, x_stride, s * GROUPS, words, TOKENS, GROUPS, s < FULL)
+        activations = activations + (
+            prepared(pairs, ZERO if not ZEROS else 0, CODE, BRAIN, SCALE_X, ZEROS or MINS),
+        )
+    m = tl.arange(0, TOKENS).to(tl.int64)[:, None]
+    for turn in tl.range(turns):
+        tile = tl.program_id(0) + turn * tl.num_programs(0)
+        mask = (m < M) & (n < N)[None, :]
+        if residual is not None:
+            place = residual + m * residual_stride + n[None, :]
+            before = tl.load(place, mask=mask, other=0.0)
+        next_n, next_row = _rows(tile + tl.num_programs(0), N, half, GATED, ROWS)
+        total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
+        coming = ()
+        for s in tl.static_range(SLICES):
+            total += _product(
+                fetched[s], activations[s], ZEROS, MINS, ZERO, CODE, BRAIN, SCALE_X,
+                TOKENS, ROWS, GROUPS,
+            )  # fmt: skip
+            coming = coming + (
+                _fetch(
+                    w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
+                    ZERO, PER, GROUPS, s < FULL,
+                ),
+            )  # fmt: skip
+        fetched = coming
+        result = tl.sum(total, axis=2)
+        if bias is not None:
+            shift = tl.load(bias + row, mask=n < N, other=0.0)
+            result += shift.to(tl.float32)[None, :]
+        if residual is not None:
+            tl.store(place, before + result, mask=mask)
+        elif GATED:
+            gate, up = tl.split(tl.reshape(result, (TOKENS, ROWS // 2, 2)))
+            value = gate / (1.0 + tl.exp(-gate)) * up
+            column = tile.to(tl.int64) * (ROWS // 2) + tl.arange(0, ROWS // 2)
+            inside = (m < M) & (column < half)[None, :]
+            tl.store(out + m * out_stride + column[None, :], value.to(out.dtype.element_ty), mask=inside)
+        else:
+            at = out + m * out_stride + n[None, :]
+            tl.store(at, result.to(out.dtype.element_ty), mask=mask)
+        n, row = next_n, next_row

@@ -1,0 +1,158 @@
+"""Plans of fused_w4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pumice.operators.fused_w4.spec import activation_dtype
+from pumice.operators.gemm_w4.triton_plan import instructions, weight_reason
+from pumice.operators.triton.plan import (
+    Config,
+    Launch,
+    Plan,
+    Problem,
+    cdiv,
+    next_power_of_2,
+)
+from pumice.targets import Target
+
+MOST_TOKENS = 8
+WIDEST_NORM = 16384  # elements of a row that is normed
+_FLOATS = ("float16", "bfloat16")
+_PAIRS = 16  # registers that hold a group's activations
+
+# (warps, waves along K, rows, programs a compute unit, early)
+_NARROW = (
+    (4, 4, 4, 4, 0), (4, 4, 8, 4, 0), (4, 4, 4, 3, 0), (8, 4, 8, 2, 0), (16, 4, 16, 1, 0),
+    (1, 1, 4, 12, 0), (1, 1, 2, 16, 0), (2, 2, 4, 8, 0), (2, 2, 8, 6, 0), (4, 2, 8, 4, 0),
+    (8, 2, 16, 2, 0), (16, 1, 32, 1, 0), (8, 1, 16, 2, 0), (4, 4, 4, 6, 0), (8, 8, 4, 2, 0),
+    (8, 8, 8, 2, 0), (16, 4, 32, 1, 0), (4, 4, 4, 4, 1), (8, 4, 8, 2, 1), (16, 4, 16, 1, 1),
+    (1, 1, 4, 12, 1), (2, 2, 4, 8, 1),
+)  # fmt: skip
+
+
+def fused_reason(problem: Problem, target: Target) -> str | None:
+    """What no kernel of fused_w4 does."""
+    x, w, attrs = problem["x"], problem["w"], problem.attrs
+    normed = "norm_weight" in problem
+    if len(x.shape) != 2 or (x.dtype != "float32" if normed else x.dtype not in _FLOATS):
+        allowed = "float32, which is normed," if normed else "float16 or bfloat16"
+        return f"fused_w4: x is {x.dtype}{x.shape}; {allowed} [M, K] is allowed"
+    if normed and attrs.get("dtype") not in _FLOATS:
+        return f"fused_w4: dtype {attrs.get('dtype')!r} of normed activations is none of {_FLOATS}"
+    if (reason := weight_reason("fused_w4", problem, target)) is not None:
+        return reason
+    if attrs.get("packing", "rows") != "rows":
+        return "fused_w4: this kernel reads weights packed in 'rows'"
+    (m, k), n = x.shape, w.shape[0]
+    if k != w.shape[1] * 8:
+        return f"fused_w4: x has K = {k}, the weights {w.shape[1] * 8}"
+    if m > MOST_TOKENS:
+        return f"fused_w4: {m} tokens; at most {MOST_TOKENS} here"
+    if x.stride[1] != 1 or not x.aligned or (m > 1 and x.stride[0] % 8):
+        return "fused_w4: rows of x must be contiguous and aligned to 16 bytes"
+    if normed and (k > WIDEST_NORM or not problem["norm_weight"].contiguous):
+        return f"fused_w4: norms of up to {WIDEST_NORM} elements, with contiguous weights"
+    if attrs.get("activation") not in (None, "silu") or (attrs.get("activation") and n % 2):
+        return f"fused_w4: activation {attrs.get('activation')!r} of {n} rows; 'silu' of even ones"
+    if "residual" in problem:
+        residual = problem["residual"]
+        if residual.dtype != "float32" or residual.shape != (m, n) or residual.stride[1] != 1:
+            return f"fused_w4: residual is {residual.dtype}{residual.shape}, not float32{(m, n)}"
+        if attrs.get("activation"):
+            return "fused_w4: a gated product is not added to the residual stream"
+    for name, dtype in (("mins", "float16"), ("bias", None)):
+        if name in problem:
+            spec = problem[name]
+            wanted = problem["scales"].shape if name == "mins" else (n,)
+            if spec.shape != wanted or not spec.contiguous or dtype not in (None, spec.dtype):
+                return f"fused_w4: {name} is {spec.dtype}{spec.shape}; contiguous {wanted} is read"
+    return None
+
+
+class Persistent:
+    """As many programs as the device runs at once, each with its activations in registers. config:
+    warps; waves that share a row (groups of 32 codes a step); rows a tile; programs a compute unit;
+    whether it begins before the launch in front of it has ended (CUDA's programmatic launches)."""
+
+    name = "fused_w4.triton.persistent"
+
+    def supports(self, problem: Problem, target: Target) -> str | None:
+        return fused_reason(problem, target)
+
+    def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
+        tokens = next_power_of_2(problem["x"].shape[0])
+        gated = bool(problem.attrs.get("activation"))
+        groups = problem["w"].shape[1] // 4
+        found: list[Config] = []
+        for warps, along, rows, units, early in _NARROW:
+            if warps * target.wave > 1024 or (early and not _launches_early(target)):
+                continue
+            wide = along * target.wave
+            slices = cdiv(groups, wide)
+            if wide > max(next_power_of_2(groups), target.wave) or (gated and rows < 2):
+                continue
+            held = slices * (_PAIRS * tokens + 5 * rows * along // warps)
+            sums = tokens * rows * along // warps
+            if held > 100 or sums > 16:
+                continue
+            found.append(
+                {"groups": wide, "rows": rows, "warps": warps, "units": units, "early": early}
+            )
+        return found or [_smallest(groups, target)]
+
+    def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
+        from pumice.operators.fused_w4.kernel_triton import persistent
+
+        (m, k), n = problem["x"].shape, problem["w"].shape[0]
+        if m == 0 or n == 0:
+            return Plan(())
+        attrs = problem.attrs
+        optional = ("norm_weight", "zeros", "mins", "bias", "residual", "out")
+        arguments: dict[str, str | int | float] = {"x": "x", "w": "w", "scales": "scales"}
+        arguments |= {name: name for name in optional if name in problem}
+        constants: dict[str, Any] = {name: None for name in optional if name not in problem}
+        normed, groups = "norm_weight" in problem, k // 32
+        tiles = cdiv(n, config["rows"])
+        # The same number of tiles for every program, as far as that goes.
+        turns = cdiv(tiles, max(1, target.compute_units * config["units"]))
+        arguments |= {
+            "M": m, "N": n, "K": k, "half": n // 2, "turns": turns, "words": k // 8,
+            "groups": groups, "scale_columns": problem["scales"].shape[1],
+            "x_stride": problem["x"].stride[0] // (1 if normed else 2),
+            "residual_stride": problem["residual"].stride[0] if "residual" in problem else 0,
+            "out_stride": problem["out"].stride[0] if "out" in problem else 0,
+            "eps": float(attrs.get("eps", 0.0)),
+        }  # fmt: skip
+        code = config.get("code", instructions(target))
+        brain = activation_dtype(attrs, problem["x"].dtype) == "bfloat16"
+        constants |= {
+            "ZERO": int(attrs["zero"]), "PER": int(attrs["group"]) // 32, "CODE": code,
+            "BRAIN": brain, "SCALE_X": code == 1 or (code == 2 and brain),
+            "GATED": bool(attrs.get("activation")), "EARLY": bool(config.get("early")),
+            "TOKENS": next_power_of_2(m), "ROWS": config["rows"], "GROUPS": config["groups"],
+            "SLICES": cdiv(groups, config["groups"]), "FULL": groups // config["groups"],
+            "WIDTH": next_power_of_2(k),
+        }  # fmt: skip
+        options = {"cuda": {"launch_pdl": True}} if config.get("early") else {}
+        return Plan(
+            (
+                Launch(
+                    persistent, (cdiv(tiles, turns), 1, 1), arguments, constants,
+                    num_warps=config["warps"], num_stages=1, options=options,
+                ),
+            )
+        )  # fmt: skip
+
+
+def _launches_early(target: Target) -> bool:
+    return target.matrix_unit in ("wgmma", "tcgen05")
+
+
+def _smallest(groups: int, target: Target) -> Config:
+    """One row a wave, a row over as many waves as its activations fit in."""
+    warps = 1
+    while warps * target.wave < 512 and cdiv(groups, warps * target.wave) > 2:
+        warps *= 2
+    return {"groups": warps * target.wave, "rows": 2, "warps": warps, "units": 4, "early": 0}
