@@ -59,6 +59,8 @@ def calls_of(plan: Plan, records: Mapping[str, KernelRecord]) -> list[PlanCall]:
     found: dict[str, PlanCall] = {}
     counts: Counter[str] = Counter()
     for group in _groups(plan.launches):
+        if all(launch.kernel == FILL for launch in group):
+            continue  # a few bytes for the whole plan
         call = _call(group, records)
         found.setdefault(call.key, call)
         counts[call.key] += 1
