@@ -9,15 +9,15 @@ from typing import Any
 
 from pumice.bench.tests import ModelTest, expand, parse_lengths
 
-
 FILE = "session.json"  # of a preparation
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """A published shape (or a checkpoint, of which only the shapes count) and its tests, as `pumice bench` takes them: prompts -p, generations -n,
-    depths -d, batches -b, each a group of its own. profiles: names of tests whose step is
-    profiled."""
+    """A published shape (or a checkpoint, of which only the shapes count) and its tests, as `pumice
+    bench` takes them: prompts -p, generations -n, depths -d, batches -b, each a group of its own.
+    profiles: names of tests whose step is profiled.
+    """
 
     shape: str
     groups: tuple[tuple[str, str, str, str], ...]  # -p, -n, -d, -b

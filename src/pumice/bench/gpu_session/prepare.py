@@ -121,5 +121,5 @@ class Preparation:
 def _every(executor: Executable, tokens: Sequence[int]) -> np.ndarray:
     """Logits of every token, float32[tokens, V]."""
     (lane,) = lanes(executor.limits, 1, len(tokens))
-    logits: np.ndarray = executor.step(ragged([(lane, tokens)], executor.limits, every=True))
-    return logits.copy()
+    batch = ragged([(lane, tokens)], executor.limits, every=True)
+    return np.array(executor.step(batch), np.float32)
