@@ -92,6 +92,20 @@ def test_minima_on_vector_units(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_as_many_tokens_as_vector_units_take(dtype: str, target: Target) -> None:
+    """The most that the kernel accepts fits the registers."""
+    kernel = Gemv()
+    for m in (16, 8, 4, 2):
+        _, attrs, inputs = bench_problem(m, 4096, 4096, 32, "mins", dtype, "rows")
+        problem = problem_of(SPEC, attrs, inputs)
+        if kernel.supports(problem, target) is None:
+            compiled(kernel, problem, target)
+            return
+    raise AssertionError("no kernel for two tokens")
+
+
+@pytest.mark.parametrize("target", SOME, ids=lambda t: t.name)
 def test_minima_on_matrix_units(target: Target) -> None:
     for kernel, m, packing in ((Matrix(), 16, "blocks"), (Tiled(), 64, "rows")):
         _, attrs, inputs = bench_problem(m, 4096, 4096, 32, "mins", packing=packing)

@@ -147,12 +147,18 @@ def test_refusals_say_what_is_allowed() -> None:
         specs = {**inputs, **weight, **changes.pop("specs", {})}
         return str(kernel.supports(Problem("gemm_w4", specs, {**attrs, **changes}), HOPPER))
 
-    assert "up to 16" in reason(Gemv())
+    assert "at most 8 fit sm_90" in reason(Gemv())
+    assert "at most 16" in reason(Matrix(), packing="blocks")
     assert "'blocks'" in reason(Matrix())
     assert "'rows'" in reason(Gemv(), packing="blocks")
     assert "must be 'rows'" in reason(Tiled(), packing="columns")
     assert "K = 128" in reason(Tiled(), specs={"x": TensorSpec((20, 128), "float16")})
     assert "divide K" in reason(Tiled(), group=96)
+    mins = {"mins": weight["scales"]}
+    assert "zero = 0" in reason(Tiled(), specs=mins)
+    zeros = {"zeros": TensorSpec((8, 8), "uint8")}
+    assert "without zeros" in reason(Tiled(), zero=0, specs={**mins, **zeros})
+    assert reason(Tiled(), zero=0, specs=mins) == "None"
     assert "out_dtype 'int8'" in reason(Tiled(), out_dtype="int8")
     assert "not float16(8, 8)" in reason(Tiled(), specs={"scales": TensorSpec((8, 2), "float16")})
     unaligned = TensorSpec((1, 256), "float16", aligned=False)

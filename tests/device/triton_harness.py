@@ -107,7 +107,13 @@ def _splat(self: Any, kind: Any, value: Any) -> Any:
     )
 
 
-_METHODS = {"create_dot": _dot, "create_splat": _splat}
+def _fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+    """A multiply-add of float32 that rounds once; Triton's own rounds the product, too."""
+    wide = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
+    return interpreter.TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
+
+
+_METHODS = {"create_dot": _dot, "create_splat": _splat, "create_fma": _fma}
 
 
 class _Everywhere:

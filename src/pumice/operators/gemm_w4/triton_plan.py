@@ -16,7 +16,7 @@ from pumice.operators.triton.plan import (
 )
 from pumice.targets import Target
 
-MOST_TOKENS = 16  # of the kernel on vector units
+MOST_TOKENS = 16  # of the kernel on small matrix instructions
 _FLOATS = ("float16", "bfloat16")
 _OUT = (*_FLOATS, "float32")
 # (tokens, outputs, K, warps, stages) of tiles for many tokens, with wgmma and without. Weights
@@ -113,6 +113,13 @@ def _most_sums(target: Target) -> int:
     return 16 if target.api == "cuda" else 8
 
 
+def _most_tokens(problem: Problem, target: Target) -> int:
+    """Tokens whose activations fit a thread of `Gemv` beside their sums: 16 pairs each, and in
+    bfloat16 some more while they are scaled, for which RDNA's 256 registers are few."""
+    brain = problem["x"].dtype == "bfloat16"
+    return 2 if brain and target.matrix_unit == "wmma" else 8
+
+
 class Matrix:
     """Up to 16 tokens on matrix units, from weights packed in blocks. config: warps that share K
     for the same rows; how often 16 rows; whether words are loaded a step ahead; steps unrolled;
@@ -171,7 +178,7 @@ class Matrix:
 
 
 class Gemv:
-    """Up to 16 tokens on vector units, in packed arithmetic. config: rows a program, groups of 32
+    """Up to 8 tokens on vector units, in packed arithmetic. config: rows a program, groups of 32
     along K a step, warps, whether weights are loaded a step ahead, stages of asynchronous copies
     (1: straight to registers)."""
 
@@ -183,10 +190,8 @@ class Gemv:
         x = problem["x"]
         if problem.attrs.get("packing", "rows") != "rows":
             return "gemm_w4: this kernel reads weights packed in 'rows'"
-        if x.shape[0] > MOST_TOKENS:
-            return f"gemm_w4: {x.shape[0]} tokens; this kernel takes up to {MOST_TOKENS}"
-        if x.shape[0] > _most_sums(target):
-            return f"gemm_w4: the sums of {x.shape[0]} tokens do not fit {target.name}'s registers"
+        if x.shape[0] > (most := _most_tokens(problem, target)):
+            return f"gemm_w4: {x.shape[0]} tokens of {x.dtype}; at most {most} fit {target.name}"
         if not x.aligned or (x.shape[0] > 1 and x.stride[0] % 8):
             return "gemm_w4: this kernel needs rows of x aligned to 16 bytes"
         return None

@@ -10,16 +10,16 @@ import triton.language as tl
 def cos_sin(position, frequency):
     """cos and sin of position · frequency, for positions that float32 holds exactly.
 
-    The angle is kept in turns as a sum of two float32 numbers, so that its fraction is exact to
-    float32 even where the angle is many turns; a quarter turn and two polynomials do the rest.
+    A frequency in turns is a sum of two float32 numbers. Their fused products with the position,
+    less whole turns, keep the fraction of a turn exact to float32 even where the angle is many
+    turns. Nothing here depends on a product's own rounding, which compilers fuse away.
     """
     TURN_HIGH: tl.constexpr = 0.15915494  # 1 / 2π in float32, and what is missing
-    TURN_LOW: tl.constexpr = 4.6170478e-09
+    TURN_LOW: tl.constexpr = 6.4206383e-09
     high = frequency * TURN_HIGH
     low = tl.fma(frequency, TURN_HIGH, -high) + frequency * TURN_LOW
-    turns = position * high
-    rest = tl.fma(position, high, -turns) + position * low
-    turns = (turns - tl.floor(turns)) + rest
+    fraction = tl.fma(position, high, -tl.floor(position * high))
+    turns = tl.fma(position, low, fraction)
     quarter = tl.floor(turns * 4.0 + 0.5)
     x = (turns - quarter * 0.25) * 6.2831855
     xx = x * x
