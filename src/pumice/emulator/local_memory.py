@@ -15,7 +15,7 @@ from pumice.emulator.atomics import atomic
 from pumice.emulator.decode import Instruction
 from pumice.emulator.lanes import LANES
 from pumice.emulator.lds import Lds
-from pumice.emulator.state import ACC, State
+from pumice.emulator.state import ACC, Array, State
 from pumice.emulator.traffic import Shape, Traffic, shape_of
 from pumice.errors import UnimplementedInstructionError
 
