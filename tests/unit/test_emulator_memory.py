@@ -17,9 +17,9 @@ def wide(words: np.ndarray, at: int) -> np.ndarray:
     return np.stack([words[at], words[at + 1]], 1).reshape(-1).view(np.uint64)
 
 
-def with_data(arch: str, waves: int = 1) -> tuple[Machine, int]:
+def with_data(arch: str, waves: int = 1, lds: int = 1024) -> tuple[Machine, int]:
     """A machine and the address of DATA, which is also in v[2:3] of each lane, 16 bytes apart."""
-    m = Machine(arch, waves)
+    m = Machine(arch, waves, lds=lds)
     address = MEMORY.allocate(DATA.size)
     MEMORY.write(address, DATA)
     addresses = address + 64 + 16 * np.arange(m.size, dtype=np.uint64)
@@ -202,6 +202,32 @@ def test_lds(arch: str) -> None:
     m.v[1] = 2040 + lane
     with pytest.raises(KernelFaultError, match="LDS"):
         m.run(f"ds_{load}_b32 v16, v1 offset:5")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_lds_addresses_wrap(arch: str) -> None:
+    """Compilers fold an offset into a base that is negative without it."""
+    m = Machine(arch)
+    m.v[1] = np.arange(m.size, dtype=np.uint32) * 4 - 256
+    m.v[2] = np.arange(m.size, dtype=np.uint32)
+    store, load = (
+        ("ds_write_b32", "ds_read_b32") if m.size == 64 else ("ds_store_b32", "ds_load_b32")
+    )
+    m.run(f"{store} v1, v2 offset:256")
+    m.v[1] += 256
+    m.run(f"{load} v3, v1")
+    np.testing.assert_array_equal(m.v[3], m.v[2])
+
+
+@pytest.mark.parametrize(("kind", "words"), [("dword", 1), ("dwordx3", 3), ("dwordx4", 4)])
+def test_global_loads_into_lds(kind: str, words: int) -> None:
+    m, _ = with_data("gfx950", 2, 4096)
+    m.s[:, 124] = [0x80, 0x10 + 64 * 4 * words + 0x80]  # M0: where a wave's part begins
+    m.run(f"global_load_lds_{kind} v[2:3], off offset:16")
+    begins = np.repeat([0x90, 0xA0 + 64 * 4 * words], 64)
+    at = begins + 4 * words * np.tile(np.arange(64), 2)
+    got = m.lds.views[1][at[:, None] + np.arange(4 * words)]
+    np.testing.assert_array_equal(got, bytes_at(80 + 16 * np.arange(m.size), 4 * words))
 
 
 @pytest.mark.parametrize("arch", ARCHS)

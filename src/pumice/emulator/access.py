@@ -37,9 +37,11 @@ def load(
     shape: Shape,
     register: int,
     traffic: Traffic,
+    between: list[Array] | None = None,
 ) -> Callable[[Array, Array], None]:
-    """A function of (addresses of the chosen lanes, their flat numbers) that fills registers."""
-    rows = [state.v[register + i].reshape(-1) for i in range(shape.count)]
+    """A function of (addresses of the chosen lanes, their flat numbers) that fills registers, or
+    what stands `between` two memories in their place: an array of all lanes' words each."""
+    rows = between or [state.v[register + i].reshape(-1) for i in range(shape.count)]
     view = space.views[shape.size]
     size, total = shape.size, shape.bytes
     halves = None
@@ -109,9 +111,10 @@ def store(
     shape: Shape,
     register: int,
     traffic: Traffic,
+    between: list[Array] | None = None,
 ) -> Callable[[Array, Array], None]:
-    """A function of (addresses, flat lanes) that writes registers to the space."""
-    rows = [state.v[register + i].reshape(-1) for i in range(shape.count)]
+    """A function of (addresses, flat lanes) that writes registers, or `between`, to the space."""
+    rows = between or [state.v[register + i].reshape(-1) for i in range(shape.count)]
     view = space.views[shape.size]
     size, total = shape.size, shape.bytes
     kind = view.dtype

@@ -17,8 +17,8 @@ from pumice.emulator.lds import Lds
 from pumice.emulator.memory import PRIVATE_APERTURE, SHARED_APERTURE
 from pumice.emulator.operands import pair_getter, source
 from pumice.emulator.spaces import Global, Private, Space
-from pumice.emulator.state import ACC, Array, State
-from pumice.emulator.traffic import Traffic, shape_of
+from pumice.emulator.state import ACC, M0_CDNA, M0_RDNA, Array, State
+from pumice.emulator.traffic import Shape, Traffic, shape_of
 from pumice.errors import UnimplementedInstructionError
 
 Step = Callable[[], None]
@@ -143,13 +143,14 @@ class VectorMemory:
         """global_load, global_store, global_atomic."""
         state = self.state
         name = inst.name.removeprefix("global_")
-        if name.startswith(("load_lds", "load_tr", "load_block", "store_block")) or (
-            "addtid" in name
-        ):
+        if name.startswith(("load_tr", "load_block", "store_block")) or "addtid" in name:
             raise UnimplementedInstructionError("this kind of global memory instruction")
         address, data, to = self._registers(inst)
-        move = self.mover(inst, name, self.memory, data, to)
         constant = self._signed_offset(inst)
+        if name.startswith("load_lds_"):
+            move = self._load_to_lds(inst, shape_of(name[9:]), constant)
+        else:
+            move = self.mover(inst, name, self.memory, data, to)
         if self._has_saddr(inst):
             base = state.column("i64", inst.saddr)
             row = state.row("u32", address)
@@ -170,6 +171,24 @@ class VectorMemory:
                 move(where + constant if constant else where, flat)
 
         return run
+
+    def _load_to_lds(self, inst: Instruction, shape: Shape, constant: int) -> Mover:
+        """global_load_lds: lane i's words go to LDS at M0 + offset + i times their size; bytes and
+        halves are extended to a word."""
+        state = self.state
+        between = [np.zeros(state.waves * state.lanes, np.uint32) for _ in range(shape.count)]
+        words = Shape(4, shape.count)
+        fetch = load(state, inst, self.memory, shape, 0, self.traffic, between)
+        put = store(state, inst, self.lds, words, 0, self.traffic, between)
+        m0 = state.s[:, M0_CDNA if state.cdna else M0_RDNA]
+        lane = np.arange(state.waves * state.lanes)
+        steps = lane % state.lanes * words.bytes + constant
+
+        def move(where: Array, flat: Array) -> None:
+            fetch(where, flat)
+            put((m0[flat // state.lanes] & 0xFFFF).astype(np.int64) + steps[flat], flat)
+
+        return move
 
     def flat(self, inst: Instruction) -> Step:
         """flat_*: the address says whether it is global memory, LDS or scratch."""

@@ -15,7 +15,7 @@ from pumice.emulator.atomics import atomic
 from pumice.emulator.decode import Instruction
 from pumice.emulator.lanes import LANES
 from pumice.emulator.lds import Lds
-from pumice.emulator.state import ACC, State
+from pumice.emulator.state import ACC, Array, State
 from pumice.emulator.traffic import Shape, Traffic, shape_of
 from pumice.errors import UnimplementedInstructionError
 
@@ -73,9 +73,15 @@ def _plain(state: State, inst: Instruction, lds: Lds, traffic: Traffic) -> Step:
     def run() -> None:
         flat = chosen_lanes(state)
         if flat is not None:
-            move(row[flat].astype(np.int64) + offset, flat)
+            move(_sum(row[flat], offset), flat)
 
     return run
+
+
+def _sum(base: Array, offset: int) -> Array:
+    """Addresses in 32 bits: a negative base with an offset beyond it is a place in LDS."""
+    found: Array = (base + np.uint32(offset)).astype(np.int64)
+    return found
 
 
 def _two(state: State, inst: Instruction, lds: Lds, traffic: Traffic) -> Step:
@@ -96,9 +102,9 @@ def _two(state: State, inst: Instruction, lds: Lds, traffic: Traffic) -> Step:
     def run() -> None:
         flat = chosen_lanes(state)
         if flat is not None:
-            base = row[flat].astype(np.int64)  # a copy: the first load may overwrite the address
-            moves[0](base + first, flat)
-            moves[1](base + second, flat)
+            base = row[flat]  # a copy: the first load may overwrite the address
+            moves[0](_sum(base, first), flat)
+            moves[1](_sum(base, second), flat)
 
     return run
 
@@ -124,7 +130,7 @@ def _atomic(state: State, inst: Instruction, lds: Lds, traffic: Traffic) -> Step
     def run() -> None:
         flat = chosen_lanes(state)
         if flat is not None:
-            move(row[flat].astype(np.int64) + offset, flat)
+            move(_sum(row[flat], offset), flat)
 
     return run
 
@@ -149,7 +155,7 @@ def _transposed(state: State, inst: Instruction, lds: Lds) -> Step:
         flat = chosen_lanes(state)
         if flat is None:
             return
-        offsets, good = lds.locate(inst, row[flat].astype(np.int64) + offset, flat, 8)
+        offsets, good = lds.locate(inst, _sum(row[flat], offset), flat, 8)
         if good is not None:
             offsets, flat = offsets[good], flat[good]
         if lds.watched:

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate, decode_e4m3
+from pumice.operators.gemm.common_triton import activate, decode_e4m3_wide
 
 
 @triton.jit
@@ -37,14 +37,14 @@ def gemv(
             b = tl.load(w_tile)
         else:
             b = tl.load(w_tile, mask=ks[None, :] < K - k, other=0.0)
-        b = (decode_e4m3(b) if UPCAST else b).to(TYPE)
+        b = (decode_e4m3_wide(b) if UPCAST else b).to(TYPE)
         new = ()
         for m in tl.static_range(M):
             if EVEN_K:
                 a = tl.load(x_at + m * stride_xm)
             else:
                 a = tl.load(x_at + m * stride_xm, mask=ks < K - k, other=0.0)
-            a = (decode_e4m3(a) if UPCAST else a).to(TYPE)
+            a = (decode_e4m3_wide(a) if UPCAST else a).to(TYPE)
             product = tl.reshape(a[None, :] * b, (BN, BK // VECTOR, VECTOR))
             new = new + (sums[m] + tl.sum(product, 2),)  # noqa: RUF005
         sums = new

@@ -8,7 +8,14 @@ in NVIDIA's matrix units up to sm_90 keeps about 14 bits (DeepSeek-V3, arXiv:241
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate, decode_e4m3, finish, spread, tile_of
+from pumice.operators.gemm.common_triton import (
+    activate,
+    decode_e4m3,
+    decode_e4m3_wide,
+    finish,
+    spread,
+    tile_of,
+)
 
 
 @triton.jit
@@ -158,7 +165,7 @@ def fp8_block_gemv(
             b = tl.load(w_at + w_tile)
         else:
             b = tl.load(w_at + w_tile, mask=ks[None, :] < K - k, other=0.0)
-        b = (decode_e4m3(b) if UPCAST else b).to(tl.float32)
+        b = (decode_e4m3_wide(b) if UPCAST else b).to(tl.float32)
         block = tl.minimum(k // GROUP + blocks, last)
         t = tl.load(t_at + block * stride_tk)
         new = ()
@@ -168,7 +175,7 @@ def fp8_block_gemv(
             else:
                 a = tl.load(x + m * stride_xm + k + ks, mask=ks < K - k, other=0.0)
             s = tl.load(x_scale + m * stride_sm + block * stride_sk) * t
-            a = (decode_e4m3(a) if UPCAST else a).to(tl.float32)
+            a = (decode_e4m3_wide(a) if UPCAST else a).to(tl.float32)
             product = tl.reshape(a[None, :] * b, (BN, BK // VECTOR, VECTOR))
             new = new + (sums[m] + tl.sum(product, 2) * s[None, :],)  # noqa: RUF005
         sums = new
