@@ -14,7 +14,7 @@ import functools
 import gc
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +35,7 @@ from pumice.errors import ArtifactError, UsageError
 _MAX_LANES = 8192  # lanes that run as one vector
 _KEPT = 256 << 20  # bytes of batches that are kept for the next launch
 _MAX_LDS = 160 * 1024
+_GOLDEN = 0.6180339887498949
 
 
 @dataclass(eq=False)
@@ -143,6 +144,7 @@ class Emulator:
         lds_bytes: int = 0,
         sanitize: bool = True,
         measure: bool | None = None,
+        sample: int | None = None,
     ) -> LaunchReport:
         """Run a kernel to its end.
 
@@ -150,7 +152,8 @@ class Emulator:
         segment's bytes, or one number an argument (what is missing at the end is 0, as Triton's
         scratch pointers are). lds_bytes: dynamic LDS beyond the kernel's own. sanitize: look for
         faults and report them; without it the first access out of bounds raises KernelFaultError.
-        measure: count segments and bank conflicts (as `sanitize` says, if None).
+        measure: count segments and bank conflicts (as `sanitize` says, if None). sample: run only
+        so many workgroups, spread over the grid; the report says so, and its counts are theirs.
         """
         module, name = self._find(kernel)
         row = module.kernel(name)
@@ -174,7 +177,7 @@ class Emulator:
             launch = Launch(grid3, block3, kernarg, data, dispatch, lds)
             measured = sanitize if measure is None else measure
             with _without_collector():
-                return self._run(module, row, launch, threads, sanitize, measured)
+                return self._run(module, row, launch, threads, sanitize, measured, sample)
         finally:
             self.free(kernarg)
             self.free(dispatch)
@@ -196,15 +199,17 @@ class Emulator:
         threads: int,
         sanitize: bool,
         measure: bool,
+        sample: int | None,
     ) -> LaunchReport:
         waves = -(-threads // kernel.wave)
         total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        chosen = total if sample is None else min(total, max(1, sample))
         most = max(1, _MAX_LANES // (waves * kernel.wave))
-        rounds = -(-total // most)
-        groups = -(-total // rounds) if rounds else 0
+        rounds = -(-chosen // most)
+        groups = -(-chosen // rounds) if rounds else 0
         report = LaunchReport(
             kernel.name, self.arch, total, total * waves, lds_bytes=launch.lds_bytes,
-            vgprs=kernel.vgprs, sgprs=kernel.sgprs,
+            vgprs=kernel.vgprs, sgprs=kernel.sgprs, executed=chosen,
         )  # fmt: skip
         if not total:
             return report
@@ -217,16 +222,17 @@ class Emulator:
             batch.watch.faults, batch.watch.count = [], 0
             batch.watch._seen.clear()
             batch.watch.invalid = False
-        ids = itertools.product(*(range(n) for n in reversed(launch.grid)))
+        ids = _workgroups(launch.grid, chosen)
         quiet = {"over": "ignore", "under": "ignore", "divide": "ignore"}
         with np.errstate(
             **quiet,  # type: ignore[arg-type]
             invalid="log" if batch.watch is not None else "ignore",
             call=batch.watch,  # type: ignore[arg-type]
         ):
-            while part := [(x, y, z) for z, y, x in itertools.islice(ids, batch.groups)]:
+            while part := list(itertools.islice(ids, batch.groups)):
                 batch.start(launch, part)
                 batch.run()
+                traffic.settle()
         for entry in batch.program.blocks.values():
             for kind, count in entry.counts.items():
                 report.instructions[kind] += count * entry.executions
@@ -270,7 +276,8 @@ class Emulator:
 
         granule = _granule(code) if sanitize and lds else 4
         found = Batch(
-            code, self.memory, module.address, groups, waves, lds, Traffic(),
+            code, self.memory, module.address, groups, waves, lds,
+            Traffic(waves_per_group=waves),
             watch if sanitize else None, granule,
         )  # fmt: skip
         place = (*shape, groups)
@@ -294,8 +301,25 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
+def _workgroups(grid: tuple[int, int, int], count: int) -> Iterator[tuple[int, int, int]]:
+    """All workgroups (x, y, z) in order, or `count` of them, spread by the golden ratio: a regular
+    step could meet the same column of the grid each time.
+    """
+    width, height, depth = grid
+    total = width * height * depth
+    chosen: Iterable[int] = range(total)
+    if count < total:
+        spread = (int(step * _GOLDEN % 1 * total) for step in itertools.count())
+        picked: set[int] = set()
+        while len(picked) < count:
+            picked.add(next(spread))
+        chosen = sorted(picked)
+    for flat in chosen:
+        yield flat % width, flat // width % height, flat // (width * height)
+
+
 def _clear(traffic: Traffic, measure: bool) -> None:
-    fresh = Traffic(measure=measure)
+    fresh = Traffic(measure=measure, waves_per_group=traffic.waves_per_group)
     for name, value in vars(fresh).items():
         setattr(traffic, name, value)
 
