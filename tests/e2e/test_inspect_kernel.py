@@ -41,10 +41,11 @@ def test_a_benchmark_row_is_sampled() -> None:
 
 
 def test_tensors_and_a_candidate() -> None:
-    found = inspect("gemm", "--shape", "x=5x64:float16,w=48x64:float16", "--config", "1")
-    assert found["tensors"]["w"] == "float16[48, 64]" and found["tensors"]["out"].endswith(
-        "[5, 48]"
-    )
+    shape = "x=64x512:float16,w=256x512:float16"
+    found = inspect("gemm", "--shape", shape, "--config", "1")
+    assert found["tensors"]["w"] == "float16[256, 512]"
+    assert found["tensors"]["out"] == "float16[64, 256]"
+    assert found["config"] != inspect("gemm", "--shape", shape)["config"]
     assert found["launches"][0]["counts"]["matrix_flops"]
 
 

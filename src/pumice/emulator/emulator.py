@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pumice.binary.amdgpu import CodeObject, Kernel, read_code_object
 from pumice.binary.dwarf import LineTable, read_lines
+from pumice.binary.relocations import words
 from pumice.emulator.batch import Batch, Launch
 from pumice.emulator.decode import family
 from pumice.emulator.memory import Memory
@@ -34,7 +35,7 @@ from pumice.errors import ArtifactError, UsageError
 
 _MAX_LANES = 8192  # lanes that run as one vector
 _KEPT = 256 << 20  # bytes of batches that are kept for the next launch
-_MAX_LDS = 160 * 1024
+_LDS = {"gfx950": 160 * 1024}  # bytes a workgroup; 64 KiB elsewhere
 _GOLDEN = 0.6180339887498949
 
 
@@ -121,6 +122,8 @@ class Emulator:
             body = np.frombuffer(segment.data, np.uint8)
             image[segment.address : segment.address + body.size] = body
         allocation = self.allocate(end)
+        for offset, word in words(code.elf, allocation):
+            image[offset : offset + 8] = np.array([word], np.uint64).view(np.uint8)
         self.memory.write(allocation, image)
         module = Module(code, allocation + code.text_address, allocation)
         self.modules.append(module)
@@ -145,6 +148,7 @@ class Emulator:
         sanitize: bool = True,
         measure: bool | None = None,
         sample: int | None = None,
+        together: bool = False,
     ) -> LaunchReport:
         """Run a kernel to its end.
 
@@ -154,6 +158,8 @@ class Emulator:
         faults and report them; without it the first access out of bounds raises KernelFaultError.
         measure: count segments and bank conflicts (as `sanitize` says, if None). sample: run only
         so many workgroups, spread over the grid; the report says so, and its counts are theirs.
+        together: all workgroups take turns, so that any may wait for any other (otherwise only
+        those of a batch do).
         """
         module, name = self._find(kernel)
         row = module.kernel(name)
@@ -165,8 +171,11 @@ class Emulator:
                 f"{row.max_workgroup}"
             )
         lds = row.lds_bytes + lds_bytes
-        if lds > _MAX_LDS:
-            raise UsageError(f"kernel {name}: {lds} bytes of LDS; at most {_MAX_LDS} exist")
+        most = _LDS.get(self.arch, 65536)
+        if lds > most:
+            raise UsageError(
+                f"kernel {name}: {lds} bytes of LDS; a workgroup has at most {most} on {self.arch}"
+            )
         data = arguments if isinstance(arguments, bytes) else pack(row, arguments, grid3, block3)
         data = data.ljust(row.kernarg_bytes, b"\0")
         kernarg = self.allocate(max(len(data), 16) + 64)
@@ -177,7 +186,7 @@ class Emulator:
             launch = Launch(grid3, block3, kernarg, data, dispatch, lds)
             measured = sanitize if measure is None else measure
             with _without_collector():
-                return self._run(module, row, launch, threads, sanitize, measured, sample)
+                return self._run(module, row, launch, threads, sanitize, measured, sample, together)
         finally:
             self.free(kernarg)
             self.free(dispatch)
@@ -200,12 +209,13 @@ class Emulator:
         sanitize: bool,
         measure: bool,
         sample: int | None,
+        together: bool,
     ) -> LaunchReport:
         waves = -(-threads // kernel.wave)
         total = launch.grid[0] * launch.grid[1] * launch.grid[2]
         chosen = total if sample is None else min(total, max(1, sample))
         most = max(1, _MAX_LANES // (waves * kernel.wave))
-        rounds = -(-chosen // most)
+        rounds = 1 if together else -(-chosen // most)
         groups = -(-chosen // rounds) if rounds else 0
         report = LaunchReport(
             kernel.name, self.arch, total, total * waves, lds_bytes=launch.lds_bytes,
