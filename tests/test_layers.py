@@ -48,7 +48,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "prepare": _BUILD | {"runtime"},  # runtime: which GPU `native` means
     # compiler: kernels for CPU tensors. settings: the place of a user's measured rows.
     "torch": _OPERATORS | {"tuning", "runtime", "compiler", "settings"},
-    "verify": _OPERATORS | {"runtime", "binary"},
+    "verify": _OPERATORS | {"runtime", "binary", "emulator"},
     "bench": _BUILD | _RUN | {"prepare", "torch", "verify"},
     "cli": _BUILD | _RUN | {"prepare", "bench", "server", "torch", "settings", "verify"},
     "api": _RUN | {"prepare", "settings"},

@@ -86,6 +86,8 @@ class ScriptedExecutor:
         block: tuple[int, int, int],
         shared_bytes: int,
         arguments: bytes,
+        *,
+        together: bool,
     ) -> None:
         self.launched.append((kernel.name, grid, block, shared_bytes))
         if kernel.name == "fault":

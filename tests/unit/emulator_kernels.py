@@ -189,6 +189,7 @@ def launch(
     constants: dict[str, object],
     *,
     sanitize: bool = True,
+    sample: int | None = None,
     **options: object,
 ) -> LaunchReport:
     """Compile, run on the emulated GPU, and copy the arrays back in place.
@@ -211,7 +212,7 @@ def launch(
     wave = 64 if arch.startswith("gfx9") else 32
     report = gpu.launch(
         done.metadata.name, grid, (wave * done.metadata.num_warps,), values,
-        lds_bytes=done.metadata.shared, sanitize=sanitize,
+        lds_bytes=done.metadata.shared, sanitize=sanitize, sample=sample,
     )  # fmt: skip
     for address, array in zip(values, arguments, strict=True):
         if isinstance(array, np.ndarray):

@@ -213,7 +213,7 @@ def test_a_block_too_large_is_refused_by_the_driver() -> None:
     function = device.load_kernels(image()).function("axpy")
     assert function.attribute("threads") == 256 and function.attribute("registers") == 12
     launch = Launch(function, Arguments(AXPY), (1, 1, 1), (512, 1, 1))
-    with pytest.raises(DeviceError, match=r"launching 'axpy' .* hipErrorInvalidConfiguration"):
+    with pytest.raises(DeviceError, match=r"launching 'axpy' .* hipErrorLaunchFailure"):
         launch.issue(device.stream())
     with pytest.raises(UsageError, match="function attribute 'speed'"):
         function.attribute("speed")
@@ -230,15 +230,20 @@ def test_occupancy() -> None:
         axpy.blocks_per_unit(512)
 
 
-def test_a_cooperative_launch_is_refused_by_the_emulator() -> None:
-    device, _ = emulated()
+def test_a_cooperative_launch_must_fit_the_device() -> None:
+    device, library = emulated()
     launch, arguments, *_ = launched(device)
     function = launch.function
-    together = Launch(function, arguments, (4, 1, 1), (256, 1, 1), cooperative=True)
-    with pytest.raises(DeviceError, match=r"hipModuleLaunchCooperativeKernel.*NotSupported"):
-        together.issue(device.stream())
     pointers = arguments.pointers()
     assert [p - pointers[0] for p in pointers] == [0, 4, 8, 16]
+    stream = device.stream()
+    Launch(function, arguments, (4, 1, 1), (256, 1, 1), cooperative=True).issue(stream)
+    stream.synchronize()
+    assert library.executor.launched[-1][1] == (4, 1, 1)
+    crowd = 4 * device.properties.units + 1
+    together = Launch(function, arguments, (crowd, 1, 1), (256, 1, 1), cooperative=True)
+    with pytest.raises(DeviceError, match=r"hipErrorCooperativeLaunchTooLarge.*384 run at once"):
+        together.issue(stream)
 
 
 def test_a_programmatic_launch_is_a_plain_one_without_that_driver() -> None:

@@ -28,7 +28,40 @@ def test_a_vector_addition_is_bound_by_memory() -> None:
     assert found.seconds == pytest.approx(12 * n / 960e9)
     assert found.matrix == 0 and found.utilization == 16 / 96
     text = "\n".join(found.lines())
-    assert "Radeon RX 7900 XTX" in text and "no cache" in text and "µs  ← decides" in text
+    assert "Radeon RX 7900 XTX" in text and "no cache serves" in text and "µs  ← decides" in text
+
+
+def test_a_sample_of_the_workgroups() -> None:
+    """Counts are scaled to all; only the sampled workgroups' results are there."""
+    n, block = 4096, 256
+    x, y, out = (np.ones(n, np.float32) for _ in range(3))
+    whole, some = (
+        kernels.launch(
+            kernels.vector_add, "gfx1100", (n // block,), [x, y, out.copy(), n], {"BLOCK": block},
+            sample=sample,
+        )
+        for sample in (None, 3)
+    )  # fmt: skip
+    assert (whole.executed, some.executed, some.workgroups) == (16, 3, 16)
+    assert 16 * some.bytes_read == 3 * whole.bytes_read
+    scaled = some.scaled()
+    assert scaled.instructions == whole.instructions
+    assert scaled.traffic.segments_64 == whole.traffic.segments_64
+    assert estimate(scaled) == estimate(whole)
+
+
+def test_lines_are_counted_once_a_workgroup() -> None:
+    """Every workgroup of the product reads a whole row of tiles; its waves share them."""
+    size = 64
+    a, b = (np.ones((size, size), np.float16) for _ in range(2))
+    c = np.zeros((size, size), np.float32)
+    report = kernels.launch(
+        kernels.matmul, "gfx1100", (2, 2), [a, b, c, size, size, size],
+        {"BM": 32, "BN": 32, "BK": 32, "ACC": tl.float32},
+    )  # fmt: skip
+    read = 2 * 32 * size * 2 // 64  # half of a (whole rows); of b half of every row
+    assert report.traffic.lines_64 == 4 * (read + 32 * 32 * 4 // 64)
+    assert report.traffic.segments_64 >= report.traffic.lines_64
 
 
 @pytest.mark.parametrize(("arch", "rate"), [("gfx1100", 512), ("gfx942", 2048)])

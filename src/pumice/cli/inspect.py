@@ -1,4 +1,4 @@
-"""`pumice inspect`: what is in a model file, or in a compiled artifact."""
+"""`pumice inspect`: what is in a model file, in a compiled artifact, or in a GPU kernel."""
 
 from __future__ import annotations
 
@@ -28,8 +28,56 @@ def command(
     quant: options.QuantOption = None,
     json_output: options.JsonOption = False,
     cache_dir: options.CacheDirOption = None,
+    kernel: Annotated[
+        str,
+        typer.Option(
+            "--kernel",
+            help="OPERATOR or OPERATOR:KERNEL, such as gemm_w4:gemv: its machine code instead of a "
+            "model. For AMD it is executed on an emulated card.",
+            show_default=False,
+        ),
+    ] = "",
+    target: Annotated[
+        str, typer.Option("--target", help="Of --kernel: gfx1100, gfx942, sm_90 …")
+    ] = "gfx1100",
+    case: Annotated[
+        int | None,
+        typer.Option(
+            "--case",
+            help="Of --kernel: a conformance case, whose result is checked.",
+            show_default=False,
+        ),
+    ] = None,
+    shape: Annotated[
+        str,
+        typer.Option(
+            "--shape",
+            help="Of --kernel: a part of a benchmark row's name, or tensors "
+            "(x=16x4096,w=64x4096:float16). [default: the first row that the kernel takes]",
+            show_default=False,
+        ),
+    ] = "",
+    config: Annotated[
+        int,
+        typer.Option("--config", help="Of --kernel: a candidate's number; 0 is favourite."),
+    ] = 0,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            "--workgroups",
+            min=0,
+            help="Of --kernel: how many are executed; 0 is all. [default: all of a case, else a "
+            "few, spread over the grid]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Show a model file without compiling it, or an artifact."""
+    """Show a model file without compiling it, an artifact, or what a GPU kernel is made of."""
+    if kernel:
+        from pumice.cli import inspect_kernel
+
+        inspect_kernel.show(kernel, target, case, shape, config, sample, json_output)
+        return
     from pumice.artifact import Manifest
     from pumice.cli.console import print_json, stdout
     from pumice.cli.session import ModelRequest, choose_model

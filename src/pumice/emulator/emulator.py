@@ -14,7 +14,7 @@ import functools
 import gc
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from pumice.binary.amdgpu import CodeObject, Kernel, read_code_object
 from pumice.binary.dwarf import LineTable, read_lines
+from pumice.binary.relocations import words
 from pumice.emulator.batch import Batch, Launch
 from pumice.emulator.decode import family
 from pumice.emulator.memory import Memory
@@ -34,7 +35,8 @@ from pumice.errors import ArtifactError, UsageError
 
 _MAX_LANES = 8192  # lanes that run as one vector
 _KEPT = 256 << 20  # bytes of batches that are kept for the next launch
-_MAX_LDS = 160 * 1024
+_LDS = {"gfx950": 160 * 1024}  # bytes a workgroup; 64 KiB elsewhere
+_GOLDEN = 0.6180339887498949
 
 
 @dataclass(eq=False)
@@ -120,6 +122,8 @@ class Emulator:
             body = np.frombuffer(segment.data, np.uint8)
             image[segment.address : segment.address + body.size] = body
         allocation = self.allocate(end)
+        for offset, word in words(code.elf, allocation):
+            image[offset : offset + 8] = np.array([word], np.uint64).view(np.uint8)
         self.memory.write(allocation, image)
         module = Module(code, allocation + code.text_address, allocation)
         self.modules.append(module)
@@ -143,6 +147,8 @@ class Emulator:
         lds_bytes: int = 0,
         sanitize: bool = True,
         measure: bool | None = None,
+        sample: int | None = None,
+        together: bool = False,
     ) -> LaunchReport:
         """Run a kernel to its end.
 
@@ -150,7 +156,10 @@ class Emulator:
         segment's bytes, or one number an argument (what is missing at the end is 0, as Triton's
         scratch pointers are). lds_bytes: dynamic LDS beyond the kernel's own. sanitize: look for
         faults and report them; without it the first access out of bounds raises KernelFaultError.
-        measure: count segments and bank conflicts (as `sanitize` says, if None).
+        measure: count segments and bank conflicts (as `sanitize` says, if None). sample: run only
+        so many workgroups, spread over the grid; the report says so, and its counts are theirs.
+        together: all workgroups take turns, so that any may wait for any other (otherwise only
+        those of a batch do).
         """
         module, name = self._find(kernel)
         row = module.kernel(name)
@@ -162,8 +171,11 @@ class Emulator:
                 f"{row.max_workgroup}"
             )
         lds = row.lds_bytes + lds_bytes
-        if lds > _MAX_LDS:
-            raise UsageError(f"kernel {name}: {lds} bytes of LDS; at most {_MAX_LDS} exist")
+        most = _LDS.get(self.arch, 65536)
+        if lds > most:
+            raise UsageError(
+                f"kernel {name}: {lds} bytes of LDS; a workgroup has at most {most} on {self.arch}"
+            )
         data = arguments if isinstance(arguments, bytes) else pack(row, arguments, grid3, block3)
         data = data.ljust(row.kernarg_bytes, b"\0")
         kernarg = self.allocate(max(len(data), 16) + 64)
@@ -174,7 +186,7 @@ class Emulator:
             launch = Launch(grid3, block3, kernarg, data, dispatch, lds)
             measured = sanitize if measure is None else measure
             with _without_collector():
-                return self._run(module, row, launch, threads, sanitize, measured)
+                return self._run(module, row, launch, threads, sanitize, measured, sample, together)
         finally:
             self.free(kernarg)
             self.free(dispatch)
@@ -196,15 +208,18 @@ class Emulator:
         threads: int,
         sanitize: bool,
         measure: bool,
+        sample: int | None,
+        together: bool,
     ) -> LaunchReport:
         waves = -(-threads // kernel.wave)
         total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        chosen = total if sample is None else min(total, max(1, sample))
         most = max(1, _MAX_LANES // (waves * kernel.wave))
-        rounds = -(-total // most)
-        groups = -(-total // rounds) if rounds else 0
+        rounds = 1 if together else -(-chosen // most)
+        groups = -(-chosen // rounds) if rounds else 0
         report = LaunchReport(
             kernel.name, self.arch, total, total * waves, lds_bytes=launch.lds_bytes,
-            vgprs=kernel.vgprs, sgprs=kernel.sgprs,
+            vgprs=kernel.vgprs, sgprs=kernel.sgprs, executed=chosen,
         )  # fmt: skip
         if not total:
             return report
@@ -217,16 +232,17 @@ class Emulator:
             batch.watch.faults, batch.watch.count = [], 0
             batch.watch._seen.clear()
             batch.watch.invalid = False
-        ids = itertools.product(*(range(n) for n in reversed(launch.grid)))
+        ids = _workgroups(launch.grid, chosen)
         quiet = {"over": "ignore", "under": "ignore", "divide": "ignore"}
         with np.errstate(
             **quiet,  # type: ignore[arg-type]
             invalid="log" if batch.watch is not None else "ignore",
             call=batch.watch,  # type: ignore[arg-type]
         ):
-            while part := [(x, y, z) for z, y, x in itertools.islice(ids, batch.groups)]:
+            while part := list(itertools.islice(ids, batch.groups)):
                 batch.start(launch, part)
                 batch.run()
+                traffic.settle()
         for entry in batch.program.blocks.values():
             for kind, count in entry.counts.items():
                 report.instructions[kind] += count * entry.executions
@@ -270,7 +286,8 @@ class Emulator:
 
         granule = _granule(code) if sanitize and lds else 4
         found = Batch(
-            code, self.memory, module.address, groups, waves, lds, Traffic(),
+            code, self.memory, module.address, groups, waves, lds,
+            Traffic(waves_per_group=waves),
             watch if sanitize else None, granule,
         )  # fmt: skip
         place = (*shape, groups)
@@ -294,8 +311,25 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
+def _workgroups(grid: tuple[int, int, int], count: int) -> Iterator[tuple[int, int, int]]:
+    """All workgroups (x, y, z) in order, or `count` of them, spread by the golden ratio: a regular
+    step could meet the same column of the grid each time.
+    """
+    width, height, depth = grid
+    total = width * height * depth
+    chosen: Iterable[int] = range(total)
+    if count < total:
+        spread = (int(step * _GOLDEN % 1 * total) for step in itertools.count())
+        picked: set[int] = set()
+        while len(picked) < count:
+            picked.add(next(spread))
+        chosen = sorted(picked)
+    for flat in chosen:
+        yield flat % width, flat // width % height, flat // (width * height)
+
+
 def _clear(traffic: Traffic, measure: bool) -> None:
-    fresh = Traffic(measure=measure)
+    fresh = Traffic(measure=measure, waves_per_group=traffic.waves_per_group)
     for name, value in vars(fresh).items():
         setattr(traffic, name, value)
 

@@ -4,8 +4,8 @@ What it assumes, and says with every estimate:
 
 - the slowest of four resources decides: vector instructions, matrix operations, LDS, memory;
   everything else (scalar instructions, waits, barriers, launch) hides behind it;
-- every 64-byte segment that a wave touches comes from memory: no cache, so an upper bound where
-  workgroups share data;
+- every 64-byte line that a workgroup touches comes from memory once: its own repetitions hit a
+  cache, and workgroups share nothing, so an upper bound where they do;
 - clock, bandwidth and rates are the vendor's peaks; workgroups spread evenly over compute units.
 
 Rates: the "Instinct" and "Radeon" data sheets, and the CDNA and RDNA white papers.
@@ -85,6 +85,15 @@ class Estimate:
         found = {n: getattr(self, n) for n in ("memory", "matrix", "lds", "vector")}
         return max(found, key=lambda name: float(found[name]))
 
+    def assumptions(self) -> list[str]:
+        """What the figure takes for granted, in sentences."""
+        return [
+            "the slowest resource decides and hides the rest",
+            "a workgroup's own repetitions hit a cache; no cache serves two workgroups",
+            "the vendor's peak clock, bandwidth and rates",
+            f"compute units in use: {self.utilization:.0%}",
+        ]
+
     def lines(self) -> list[str]:
         """For a person, with the assumptions."""
         rows = [
@@ -94,8 +103,7 @@ class Estimate:
         ]
         return [
             f"at best {self.seconds * 1e6:.2f} µs on {self.card}, by a model that assumes:",
-            "  the slowest resource decides and hides the rest; no cache; the vendor's peak clock,",
-            f"  bandwidth and rates; compute units in use: {self.utilization:.0%}",
+            *(f"  {sentence}" for sentence in self.assumptions()),
             *rows,
         ]
 
@@ -123,7 +131,7 @@ def estimate(report: LaunchReport) -> Estimate:
     )
     if not traffic.measure:
         raise UsageError("an estimate needs a launch that measured its traffic (measure=True)")
-    global_bytes = 64 * traffic.segments_64
+    global_bytes = 64 * traffic.lines_64
     return Estimate(
         card.name,
         report.instructions["vector"] / (card.vector * rate),

@@ -29,6 +29,7 @@ class Memory:
     """`capacity` bytes of address space, backed by pages only where they are touched."""
 
     def __init__(self, capacity: int = 1 << 34) -> None:
+        capacity = -(-capacity // GUARD) * GUARD
         self.capacity = capacity
         try:
             self._map = mmap.mmap(-1, capacity, flags=mmap.MAP_SHARED | _NO_RESERVE)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from pumice.emulator.sanitizer import Fault
 from pumice.emulator.traffic import Traffic
@@ -15,7 +16,10 @@ ADVICE = frozenset({"nan-from-infinity"})
 
 @dataclass
 class LaunchReport:
-    """Counts over all waves of a launch. Instructions are counted once a wave."""
+    """Counts over all waves of a launch. Instructions are counted once a wave.
+
+    executed: workgroups that ran, when only a sample of `workgroups` did.
+    """
 
     kernel: str
     arch: str
@@ -29,6 +33,28 @@ class LaunchReport:
     lds_bytes: int = 0
     vgprs: int = 0
     sgprs: int = 0
+    executed: int = 0
+
+    def scaled(self) -> LaunchReport:
+        """Counts of the whole launch, as if all workgroups were like those of the sample."""
+        if self.executed in (0, self.workgroups):
+            return self
+        factor = self.workgroups / self.executed
+
+        def times(counts: Mapping[str, int]) -> dict[str, int]:
+            return {key: round(factor * count) for key, count in counts.items()}
+
+        old = self.traffic
+        traffic = Traffic(old.measure, times(old.bytes_read), times(old.bytes_written))
+        for name in ("segments_64", "segments_128", "global_accesses", "lds_accesses",
+                     "lds_conflicts", "lines_64"):  # fmt: skip
+            setattr(traffic, name, round(factor * getattr(old, name)))
+        return replace(
+            self,
+            instructions=Counter(times(self.instructions)),
+            flops=Counter(times(self.flops)),
+            traffic=traffic,
+        )
 
     @property
     def matrix_flops(self) -> int:
@@ -69,7 +95,8 @@ class LaunchReport:
         if traffic.measure:
             rows.append(
                 f"segments: {traffic.segments_64} of 64 bytes, {traffic.segments_128} of 128, in "
-                f"{traffic.global_accesses} accesses of waves"
+                f"{traffic.global_accesses} accesses of waves; {traffic.lines_64} different lines "
+                "of 64 bytes, each once a workgroup"
             )
             if traffic.lds_accesses:
                 rows.append(
@@ -88,11 +115,13 @@ class LaunchReport:
             "arch": self.arch,
             "workgroups": self.workgroups,
             "waves": self.waves,
+            "executed_workgroups": self.executed,
             "instructions": dict(self.instructions),
             "bytes_read": dict(traffic.bytes_read),
             "bytes_written": dict(traffic.bytes_written),
             "segments_64": traffic.segments_64,
             "segments_128": traffic.segments_128,
+            "lines_64": traffic.lines_64,
             "lds_accesses": traffic.lds_accesses,
             "lds_conflicts": traffic.lds_conflicts,
             "matrix_flops": dict(self.flops),

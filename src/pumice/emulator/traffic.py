@@ -10,11 +10,16 @@ from pumice.emulator.spaces import Space
 from pumice.emulator.state import Array, State
 
 _BANKS = 32
+_COMPACTED = 256  # accesses whose lines are kept apart
 
 
 @dataclass
 class Traffic:
-    """Counts of one launch: bytes, 64- and 128-byte segments, LDS conflicts; by space."""
+    """Counts of one launch: bytes, 64- and 128-byte segments, LDS conflicts; by space.
+
+    lines_64: different 64-byte lines of global memory, counted once for each workgroup that touches
+    them: what is left of the segments when a workgroup's own repetitions hit a cache.
+    """
 
     measure: bool = True
     bytes_read: dict[str, int] = field(default_factory=dict)
@@ -24,6 +29,21 @@ class Traffic:
     global_accesses: int = 0  # wave-level instructions
     lds_accesses: int = 0
     lds_conflicts: int = 0  # cycles beyond the first, over all accesses
+    lines_64: int = 0
+    waves_per_group: int = 1
+    touched: list[Array] = field(default_factory=list)  # workgroup << 40 | line, since `settle`
+
+    def touch(self, wave: Array, line: Array) -> None:
+        """Notes the 64-byte lines that waves touch."""
+        self.touched.append(np.unique(wave // self.waves_per_group << 40 | line))
+        if len(self.touched) == _COMPACTED:
+            self.touched = [np.unique(np.concatenate(self.touched))]
+
+    def settle(self) -> None:
+        """The workgroups of a batch have ended: counts their lines."""
+        if self.touched:
+            self.lines_64 += int(np.unique(np.concatenate(self.touched)).size)
+            self.touched = []
 
 
 @dataclass(frozen=True)
@@ -78,6 +98,7 @@ def count_traffic(
             count = _distinct(keys)
             if bits == 6:
                 traffic.segments_64 += count
+                traffic.touch(keys >> 48, keys & ((1 << 48) - 1))
             else:
                 traffic.segments_128 += count
     elif space.name == "LDS":

@@ -26,6 +26,7 @@ class HipBase:
         self.card, self.executor = chosen, executor
         self.used = 0
         self._sizes: dict[int, int] = {}  # device allocations
+        self._variables: dict[int, int] = {}  # of loaded modules: address → bytes
         self._host: dict[int, Any] = {}  # pinned host memory: its owner
         self._pinned: dict[int, int] = {}
         self._objects: dict[int, Any] = {}

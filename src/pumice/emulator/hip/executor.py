@@ -55,5 +55,9 @@ class Executor(Protocol):
         block: tuple[int, int, int],
         shared_bytes: int,
         arguments: bytes,
+        *,
+        together: bool,
     ) -> None:
-        """Runs a kernel to its end. grid: blocks; arguments: what a caller passes."""
+        """Runs a kernel to its end. grid: blocks; arguments: what a caller passes; together: blocks
+        may wait for each other.
+        """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from pumice.emulator.hip import abi
@@ -13,6 +13,7 @@ from pumice.emulator.hip.work_calls import WorkCalls
 from pumice.errors import ArtifactError, DeviceError, PumiceError, UnsupportedError
 
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 3  # HIP_LAUNCH_PARAM_*
+_MOST_X, _MOST_YZ, _MOST_THREADS, _BLOCK = (1 << 31) - 1, 1 << 16, (1 << 32) - 1, 1024
 
 
 class Module:
@@ -28,7 +29,9 @@ class KernelCalls(WorkCalls):
     def _hipModuleLoadData(self, out: int, image: int) -> None:
         data = _whole_elf(image)
         try:
-            self._new(Module(*self.executor.load(data)), out)
+            module = Module(*self.executor.load(data))
+            self._variables.update(module.variables.values())
+            self._new(module, out)
         except UnsupportedError as error:  # another architecture
             raise HipError(Status.NO_BINARY_FOR_GPU, error.message) from None
         except ArtifactError as error:
@@ -39,6 +42,8 @@ class KernelCalls(WorkCalls):
         del self._objects[handle]
         if self._lost is None:  # kernels of it may be on their way
             self._hipDeviceSynchronize()
+        for address, _ in module.variables.values():
+            self._variables.pop(address, None)
         self.executor.unload(module.kernels)
 
     def _hipModuleGetFunction(self, out: int, module: int, name: int) -> None:
@@ -78,29 +83,81 @@ class KernelCalls(WorkCalls):
         abi.write_int(out, blocks)
 
     def _hipModuleLaunchCooperativeKernel(self, function: int, *rest: int) -> None:
-        raise HipError(
-            Status.NOT_SUPPORTED, "the emulator runs blocks one after another, not all at once"
+        kernel = self._get(function, LoadedKernel)
+        grid, block, shared = rest[0:3], rest[3:6], rest[6]
+        self._validate(kernel, grid, block, shared, rest[8], 0)
+        threads = block[0] * block[1] * block[2]
+        fit = self.card.units * self.card.blocks_per_unit(
+            threads, kernel.registers, kernel.shared_bytes + shared
         )
+        if grid[0] * grid[1] * grid[2] > fit:
+            raise HipError(
+                Status.COOPERATIVE_LAUNCH_TOO_LARGE,
+                f"{grid[0] * grid[1] * grid[2]} blocks of {kernel.name}; {fit} run at once",
+            )
+        self._put(kernel, grid, block, shared, rest[7], _gathered(kernel, rest[8]), together=True)
 
     def _hipModuleLaunchKernel(self, function: int, *rest: int) -> None:
         kernel = self._get(function, LoadedKernel)
         grid, block, shared, stream, parameters, extra = (
             rest[0:3], rest[3:6], rest[6], rest[7], rest[8], rest[9],
         )  # fmt: skip
-        threads = block[0] * block[1] * block[2]
-        if min(*grid, *block) < 1 or threads > kernel.max_threads:
-            raise HipError(
-                Status.INVALID_CONFIGURATION,
-                f"grid {grid}, block {block}; a block of {kernel.name} has 1 to "
-                f"{kernel.max_threads} threads",
-            )
-        if shared + kernel.shared_bytes > self.card.shared_bytes:
-            raise HipError(
-                Status.INVALID_CONFIGURATION,
-                f"{shared + kernel.shared_bytes} bytes of LDS; {self.card.shared_bytes} are there",
-            )
+        self._validate(kernel, grid, block, shared, parameters, extra)
         arguments = _packed(kernel, extra) if extra else _gathered(kernel, parameters)
+        self._put(kernel, grid, block, shared, stream, arguments, together=False)
 
+    def _validate(
+        self,
+        kernel: LoadedKernel,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared: int,
+        parameters: int,
+        extra: int,
+    ) -> None:
+        """AMD's checks, in their order and with their codes (ROCm's clr, hip_module.cpp)."""
+        threads = block[0] * block[1] * block[2]
+        shape = f"grid {tuple(grid)}, block {tuple(block)}"
+        if parameters and extra:
+            raise HipError(Status.INVALID_VALUE, "arguments are given twice")
+        if grid[0] > _MOST_X or grid[1] > _MOST_YZ or grid[2] > _MOST_YZ or min(*grid, *block) < 1:
+            raise HipError(
+                Status.INVALID_VALUE,
+                f"{shape}; a grid has 1 to {_MOST_X:,} × {_MOST_YZ:,} × {_MOST_YZ:,} blocks",
+            )
+        if grid[0] * block[0] > _MOST_THREADS:
+            raise HipError(
+                Status.INVALID_CONFIGURATION, f"{shape}; at most {_MOST_THREADS:,} threads along x"
+            )
+        total = shared + kernel.shared_bytes
+        if total > self.card.shared_bytes:
+            raise HipError(
+                Status.INVALID_VALUE,
+                f"{total:,} bytes of LDS; a block has at most {self.card.shared_bytes:,}",
+            )
+        if threads > _BLOCK:
+            raise HipError(
+                Status.INVALID_VALUE, f"{shape}: {threads} threads in a block of at most {_BLOCK}"
+            )
+        if kernel.arguments and not (parameters or extra):
+            raise HipError(Status.INVALID_VALUE, f"{kernel.name} takes arguments; none were given")
+        if threads > kernel.max_threads:
+            raise HipError(
+                Status.LAUNCH_FAILURE,
+                f"{shape}; {kernel.name} was compiled for at most {kernel.max_threads} threads",
+            )
+
+    def _put(
+        self,
+        kernel: LoadedKernel,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared: int,
+        stream: int,
+        arguments: bytes,
+        *,
+        together: bool,
+    ) -> None:
         def work() -> None:
             try:
                 self.executor.launch(
@@ -109,6 +166,7 @@ class KernelCalls(WorkCalls):
                     (block[0], block[1], block[2]),
                     shared,
                     arguments,
+                    together=together,
                 )
             except PumiceError as error:
                 fault = isinstance(error, DeviceError)
@@ -132,19 +190,15 @@ def _whole_elf(image: int) -> bytes:
 
 
 def _packed(kernel: LoadedKernel, extra: int) -> bytes:
-    """Arguments from the `extra` list of a launch."""
-    pointer = nbytes = 0
-    for at in itertools.count(extra, 16):
-        key = abi.read_pointer(at)
-        if key == _END:
-            break
-        value = abi.read_pointer(at + 8)
-        if key == _BUFFER_POINTER:
-            pointer = value
-        elif key == _BUFFER_SIZE:
-            nbytes = ctypes.c_size_t.from_address(value).value
-        else:
-            raise HipError(Status.INVALID_VALUE, f"launch parameter {key}")
+    """Arguments from the `extra` list of a launch. A driver would read beyond a short buffer."""
+    keys = [abi.read_pointer(extra + 16 * index) for index in range(3)]
+    if keys != [_BUFFER_POINTER, _BUFFER_SIZE, _END]:
+        raise HipError(
+            Status.INVALID_VALUE,
+            f"the launch's list begins with {keys}; a buffer, its size and the end are allowed",
+        )
+    pointer = abi.read_pointer(extra + 8)
+    nbytes = ctypes.c_size_t.from_address(abi.read_pointer(extra + 24)).value
     if nbytes < kernel.argument_bytes:
         raise HipError(
             Status.INVALID_VALUE,
@@ -155,8 +209,6 @@ def _packed(kernel: LoadedKernel, extra: int) -> bytes:
 
 def _gathered(kernel: LoadedKernel, parameters: int) -> bytes:
     """Arguments from an array of pointers to them."""
-    if not parameters and kernel.arguments:
-        raise HipError(Status.INVALID_VALUE, f"{kernel.name} takes arguments; none were given")
     data = bytearray(kernel.argument_bytes)
     for index, (offset, nbytes) in enumerate(kernel.arguments):
         data[offset : offset + nbytes] = ctypes.string_at(

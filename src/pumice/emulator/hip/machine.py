@@ -72,6 +72,8 @@ class Machine:
         block: tuple[int, int, int],
         shared_bytes: int,
         arguments: bytes,
+        *,
+        together: bool = False,
     ) -> None:
         """KernelFaultError names the first fault, its source line, wave and lane."""
         module, name = kernel.handle
@@ -85,6 +87,7 @@ class Machine:
             lds_bytes=shared_bytes,
             sanitize=self.sanitize,
             measure=self.observe is not None,
+            together=together,
         )
         if self.observe is not None:
             self.observe(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class MemoryCalls(DeviceCalls):
         )
 
     def _access(self, what: str, address: int, nbytes: int) -> None:
-        for begin, size in self._sizes.items():
+        for begin, size in itertools.chain(self._sizes.items(), self._variables.items()):
             if begin <= address and address + nbytes <= begin + size:
                 return
         raise HipError(

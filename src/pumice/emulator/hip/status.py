@@ -22,6 +22,7 @@ class Status(IntEnum):
     NOT_READY = 600
     ILLEGAL_ADDRESS = 700
     LAUNCH_FAILURE = 719
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720
     NOT_SUPPORTED = 801
     STREAM_CAPTURE_UNSUPPORTED = 900
     STREAM_CAPTURE_INVALIDATED = 901
@@ -62,6 +63,10 @@ _NAMES = {
         "an illegal memory access was encountered",
     ),
     Status.LAUNCH_FAILURE: ("hipErrorLaunchFailure", "unspecified launch failure"),
+    Status.COOPERATIVE_LAUNCH_TOO_LARGE: (
+        "hipErrorCooperativeLaunchTooLarge",
+        "too many blocks in cooperative launch",
+    ),
     Status.NOT_SUPPORTED: ("hipErrorNotSupported", "operation not supported"),
     Status.STREAM_CAPTURE_UNSUPPORTED: (
         "hipErrorStreamCaptureUnsupported",
