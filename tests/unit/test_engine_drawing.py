@@ -118,6 +118,19 @@ def test_guesses_are_checked_by_the_device() -> None:
     assert toy.ahead == 0
 
 
+def test_where_there_is_nothing_to_guess_steps_are_launched_ahead() -> None:
+    def following(tokens: list[int]) -> int:
+        return len(tokens) if len(tokens) < 30 else 7  # nothing repeats, and then all does
+
+    bounds = small_limits(vocab_size=70)
+    toy = DrawingToy(bounds, scripted(70, following))
+    runs, _ = engine(toy, speculation=Speculation("ngram", adaptive=False))
+    found = runs.generate([[0, 1, 2]], SamplingParams(max_tokens=60))
+    assert found[0].token_ids == [*range(3, 30), *[7] * 33]
+    assert 27 - 8 - 27 // 8 - 2 <= toy.ahead <= 27
+    assert runs.speculator is not None and runs.speculator.accepted > 15
+
+
 @pytest.mark.parametrize("seed", [None, 3])
 def test_several_outputs_of_a_prompt(seed: int | None) -> None:
     runs, _ = engine()

@@ -8,15 +8,17 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from pumice.artifact import Manifest
+from pumice.bench.ahead import generate_ahead
 from pumice.bench.costs import Cost, PlanCosts
 from pumice.bench.roofline import Roofline
 from pumice.bench.tests import ModelTest
 from pumice.errors import ContextLengthError, DeviceError, UsageError
-from pumice.runtime.step import Executable, StepBatch, StepLimits
+from pumice.runtime.step import Executable, SamplingExecutable, StepBatch, StepLimits
 
 _STRIDE = 7919
 
@@ -90,7 +92,7 @@ class Together:
             slots=self._first + np.int32(position),
             query_start=self._start,
             context_len=np.full(count, position + 1, dtype=np.int32),
-            block_table=self._table[:, : position // self._size + 1],
+            block_table=np.ascontiguousarray(self._table[:, : position // self._size + 1]),
             sample_rows=self._start[:-1],
         )
 
@@ -170,9 +172,15 @@ def _generate(
 ) -> np.ndarray:
     """`count` steps of `batch` tokens from position `start` on; the last step's logits."""
     ids = token_ids(executor.limits.vocab_size, count * batch)
+
+    def batch_of(i: int) -> StepBatch:
+        return sequences.batch(ids[i * batch : (i + 1) * batch], start + i)
+
+    if getattr(executor, "samples", False):
+        return generate_ahead(cast(SamplingExecutable, executor), batch_of, count, batch)
     logits = np.zeros((0, 0), np.float32)
     for i in range(count):
-        logits = executor.step(sequences.batch(ids[i * batch : (i + 1) * batch], start + i))
+        logits = executor.step(batch_of(i))
     return logits
 
 

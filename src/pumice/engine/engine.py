@@ -235,7 +235,8 @@ class LLMEngine(Generation):
     def _step(self) -> list[Delta]:
         start = self.clock()
         plan = self._runner.begin() or self._schedule(start)
-        choices, parts = self._runner.run(plan, self.scheduler, ahead=self.speculator is None)
+        ahead = self.speculator is None or self.speculator.allows_ahead()
+        choices, parts = self._runner.run(plan, self.scheduler, ahead=ahead)
         self._in_bookkeeping = True
         pooled = pool_states(plan, parts)
         self.scheduler.commit(plan)

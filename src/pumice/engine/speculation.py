@@ -22,6 +22,8 @@ from pumice.runtime.step import Executable
 
 _PRIOR = 0.6  # of a guess to be right, before any was checked
 _WEIGHT = 0.1  # of a newly checked guess
+_QUIET = 8  # steps without guesses, after which the next may be launched ahead of its guesses
+_LOOK_EVERY = 8  # of such steps, one is not: there might be guesses by now
 _PROBE_EVERY = 48  # tokens or steps without guesses, as they do not pay: they might by now
 
 
@@ -70,7 +72,7 @@ class Speculator:
         self._right: dict[int, float] = {}  # by id of the sequence: probability of a right guess
         self._waited: dict[int, int] = {}  # tokens without a guess
         self._dropped = 0  # steps in a row whose guesses would have lost
-        self._excluded = 0
+        self._excluded = self._quiet = 0
         self._off = ""
         self.proposed = self.accepted = self.steps = 0
 
@@ -96,6 +98,12 @@ class Speculator:
             self._trim(sequence)
         if self._settings.adaptive:
             self._drop_what_loses(running)
+
+    def allows_ahead(self) -> bool:
+        """Whether the next step may be launched before its last tokens are known, and so without
+        guesses: there have been none for a while.
+        """
+        return self._quiet >= _QUIET and self._quiet % _LOOK_EVERY != 0
 
     def _count(self, sequence: Sequence, sequences: int) -> int:
         """How many guesses are worth their time."""
@@ -144,6 +152,7 @@ class Speculator:
 
     def observe(self, plan: StepPlan, choices: list[Choice], seconds: float) -> None:
         """What a step has shown."""
+        self._quiet = 0 if plan.drafted else self._quiet + 1
         if plan.tokens == plan.decode_tokens:
             self._cost.observe(len(plan.sequences), plan.drafted, seconds)
         if not plan.drafted:

@@ -257,19 +257,24 @@ class GpuExecutor:
         if sampling is not None:
             write_sampling(bound.views[turn], sampling)
             end = bound.inputs.nbytes
-        staged = self._stages[turn].array[:end]
-        self.device.upload(self._inputs.address, staged, self._stream)
+        self.device.driver.call(
+            "copy_to_device", self._inputs.address, self._stages[turn].address, end,
+            self._stream.handle, attempted="copying a batch to the device",
+        )  # fmt: skip
         self._stream.record(copied)
 
     def _download(self, shaped: ShapedPlan, rows: int) -> np.ndarray:
         """The first rows of a plan's result, after everything in the stream."""
         width = self._width(shaped)
-        result = self._results.array[: 4 * rows * width].view(np.float32).reshape(rows, width)
+        nbytes = 4 * rows * width
         if rows:
             address = self._address(shaped.plan.output, shaped, self._bound[shaped.name].inputs)
-            self.device.download(result, address, self._stream)
+            self.device.driver.call(
+                "copy_to_host", self._results.address, address, nbytes, self._stream.handle,
+                attempted="copying a step's result from the device",
+            )  # fmt: skip
         self._stream.synchronize()
-        return result
+        return self._results.array[:nbytes].view(np.float32).reshape(rows, width)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks of the cache, in all layers: (from, to), one after the other."""

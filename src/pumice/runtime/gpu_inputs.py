@@ -75,8 +75,10 @@ def write_batch(views: Views, batch: StepBatch) -> None:
     table = views["block_table"]
     columns = min(table.shape[1], batch.block_table.shape[1])
     table[:sequences, :columns] = batch.block_table[:, :columns]
-    table[:sequences, columns:] = 0
-    table[sequences:] = 0
+    if columns < table.shape[1]:
+        table[:sequences, columns:] = 0
+    if sequences < len(table):
+        table[sequences:] = 0
 
 
 def write_sampling(views: Views, sampling: RowSampling) -> None:
@@ -86,5 +88,9 @@ def write_sampling(views: Views, sampling: RowSampling) -> None:
 
 
 def _fill(view: npt.NDArray[np.generic], values: npt.NDArray[np.generic], rest: int) -> None:
-    view[: len(values)] = values
-    view[len(values) :] = rest
+    count = len(values)
+    if count == len(view):
+        view[:] = values
+    else:
+        view[:count] = values
+        view[count:] = rest

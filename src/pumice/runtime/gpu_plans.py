@@ -42,7 +42,7 @@ class PlanShape:
 
 def shape_of(batch: StepBatch, block_size: int) -> PlanShape:
     """The sizes of a batch. Columns of the block table that no context reaches don't count."""
-    longest = int(batch.context_len.max(initial=0))
+    longest = int(batch.context_len.max()) if len(batch.context_len) else 0
     return PlanShape(
         len(batch.tokens),
         len(batch.context_len),
@@ -79,6 +79,8 @@ class PlanTable:
                 "one extend@… is needed",
                 hint=_AGAIN,
             )
+        most = max((p.shape.rows for p in self.of("decode")), default=0)
+        self._order = np.arange(most, dtype=np.int32)
         # The plan whose batches every batch of an engine stays within.
         self.widest = max(
             self._entries["extend"],
@@ -105,7 +107,9 @@ class PlanTable:
         one row, in their order, else of "extend". UsageError when none is large enough.
         """
         shape = shape_of(batch, self._block_size)
-        ordered = np.array_equal(batch.sample_rows, np.arange(shape.rows))
+        ordered = shape.rows <= len(self._order) and bool(
+            (batch.sample_rows == self._order[: shape.rows]).all()
+        )
         try:
             return self.find(shape, ordered=ordered)
         except LookupError:

@@ -50,7 +50,10 @@ class Drawn:
         host, done = self._host[turn].array, self._done[turn]
         end = self._part + 4 * rows
         if rows:
-            self._device.download(host[:end], self._buffer.address, stream)
+            self._device.driver.call(
+                "copy_to_host", self._host[turn].address, self._buffer.address, end, stream.handle,
+                attempted="copying drawn tokens from the device",
+            )  # fmt: skip
         stream.record(done)
 
         def result() -> npt.NDArray[np.int32]:
@@ -59,9 +62,10 @@ class Drawn:
             done.synchronize()
             tokens = host[: 4 * rows].view(np.int32)
             logprobs = host[self._part : end].view(np.float32)
-            found: npt.NDArray[np.int32] = np.where(
-                np.isfinite(logprobs), tokens, np.int32(DAMAGED)
-            )
+            finite = np.isfinite(logprobs)
+            if finite.all():
+                return tokens.copy()
+            found: npt.NDArray[np.int32] = np.where(finite, tokens, np.int32(DAMAGED))
             return found
 
         return result

@@ -15,9 +15,7 @@ from pumice.operators.rope_cache.kernel_triton import cos_sin
 
 
 @triton.jit
-def rotary_columns(
-    inv_freq, position, d, factor, HALF: tl.constexpr, INTERLEAVED: tl.constexpr
-):
+def rotary_columns(inv_freq, position, d, factor, HALF: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Column d of a rotated head is x[d]·cosine + x[partner]·sine. Columns behind the rotated ones
     are their own partners, with a cosine of 1 and a sine of 0."""
     if INTERLEAVED:
@@ -124,7 +122,9 @@ def combine_shares(
         top = new
     result = acc / tl.where(total > 0.0, total, 1.0)[:, None]
     mask = (g < GROUP)[:, None] & (e < DV)[None, :]
-    tl.store(out + (g * stride_oh)[:, None] + e[None, :], result.to(out.dtype.element_ty), mask=mask)
+    tl.store(
+        out + (g * stride_oh)[:, None] + e[None, :], result.to(out.dtype.element_ty), mask=mask
+    )
 
 
 @triton.jit

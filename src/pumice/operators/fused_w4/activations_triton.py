@@ -41,9 +41,7 @@ def loaded_pairs(x, token, x_stride, first, words, TOKENS: tl.constexpr, GROUPS:
 def norm_factor(x, token, x_stride, K, eps, WIDTH: tl.constexpr):
     """1 / √(mean(x²) + eps) of float32 rows: float32[TOKENS]. WIDTH: a power of two from K on."""
     k = tl.arange(0, WIDTH)
-    value = tl.load(
-        x + token[:, None] * x_stride + k[None, :], mask=(k < K)[None, :], other=0.0
-    )
+    value = tl.load(x + token[:, None] * x_stride + k[None, :], mask=(k < K)[None, :], other=0.0)
     return 1.0 / tl.sqrt(tl.sum(value * value, axis=1) / K + eps)
 
 
@@ -60,9 +58,7 @@ def normed_pairs(
     """The same of x · factor · weight, rounded to 16 bits; x and weight are float32."""
     k = first * 32 + tl.arange(0, GROUPS * 32)
     inside = k < K
-    value = tl.load(
-        x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0
-    )
+    value = tl.load(x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0)
     gain = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
     value = value * factor[:, None] * gain[None, :]
     half = value.to(tl.bfloat16) if BRAIN else value.to(tl.float16)

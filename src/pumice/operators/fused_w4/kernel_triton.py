@@ -213,7 +213,9 @@ def persistent(
             value = gate / (1.0 + tl.exp(-gate)) * up
             column = tile.to(tl.int64) * (ROWS // 2) + tl.arange(0, ROWS // 2)
             inside = (m < M) & (column < half)[None, :]
-            tl.store(out + m * out_stride + column[None, :], value.to(out.dtype.element_ty), mask=inside)
+            tl.store(
+                out + m * out_stride + column[None, :], value.to(out.dtype.element_ty), mask=inside
+            )
         else:
             at = out + m * out_stride + n[None, :]
             tl.store(at, result.to(out.dtype.element_ty), mask=mask)
