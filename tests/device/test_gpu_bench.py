@@ -9,7 +9,6 @@ import gpu_artifact as toy
 import pytest
 from typer.testing import CliRunner
 
-from pumice.bench import gpu_roofline
 from pumice.cli.app import app
 
 CARD = "rocm:emulated-gfx1100"
@@ -22,8 +21,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_bench(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_roofline, "_BYTES", 1 << 20)
+def test_bench(artifact: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     result = CliRunner().invoke(
         app,
@@ -46,8 +44,7 @@ def test_bench(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sum(event["ph"] == "X" for event in events) == sum(launches.values())
 
 
-def test_a_table(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_roofline, "_BYTES", 1 << 20)
+def test_a_table(artifact: Path) -> None:
     result = CliRunner().invoke(
         app,
         ["bench", str(artifact), "--device", CARD, "-p", "0", "-n", "1", "-r", "1", "--profile"],

@@ -58,14 +58,14 @@ class Run:
         return time.perf_counter() - self._start
 
     def all(self) -> bool:
-        """Everything; returns whether all answers are right and nothing failed."""
+        """Everything; returns whether all answers are right, and nothing failed or was left out."""
         for record in self._session["answers"]:
             self._part(f"answers of {record['artifact']}", functools.partial(self._answers, record))
         for data in self._session["speeds"]:
             speeds, artifact = Speeds.from_dict(data), str(data["artifact"])
             self._part(speeds.shape, functools.partial(self._speeds, artifact, speeds))
         right = all(row["passed"] for row in self.results["answers"])
-        return right and not self.results["failed"]
+        return right and not self.results["failed"] and not self.results["left_out"]
 
     def _part(self, name: str, work: Callable[[], None]) -> None:
         if self.seconds > self._budget:
