@@ -16,10 +16,11 @@ from pumice.operators.flash_attention.triton_plan import (
     split_dim,
 )
 from pumice.operators.paged_attention.triton_plan import (
+    MOST_SPLITS,
     combine_launch,
     decode_tiles,
+    most_keys,
     paged_fault,
-    split_counts,
     width_of,
 )
 from pumice.operators.triton.plan import (
@@ -38,6 +39,20 @@ _GIVEN = (
     "context_len",
 )  # fmt: skip
 _OPTIONAL = ("q_weight", "k_weight", "k_scale", "v_scale", "sinks")
+
+
+_LEAST_KEYS = 32  # of a share: one more costs no launch, only a row of the combination
+
+
+def share_counts(keys: int, target: Target, programs: int) -> list[int]:
+    """Numbers of shares worth trying, the favourite first: about a program for each compute unit,
+    more to hide latency, fewer to combine less. programs: those of one share."""
+    most = min(MOST_SPLITS, max(1, keys // _LEAST_KEYS))
+    most = 1 << (most.bit_length() - 1)
+    units = max(target.compute_units // max(programs, 1), 1)
+    wanted = min(most, 1 << (units.bit_length() - 1))
+    counts = (wanted, wanted * 2, wanted * 4, wanted // 2, 1)
+    return list(dict.fromkeys(count for count in counts if 1 <= count <= most))
 
 
 class DecodeAttention:
@@ -74,16 +89,21 @@ class DecodeAttention:
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         heads, kv_heads = problem["q"].shape[1], problem["k"].shape[1]
         m = max(16, next_power_of_2(heads // kv_heads))
-        width = width_of(problem)
+        width, keys = width_of(problem), most_keys(problem)
         v = 64 if width > 128 and doubled_operands(target) else 256
-        programs = max(problem["q"].shape[0], 1) * kv_heads
-        counts = split_counts(problem, target, programs)
+        counts = share_counts(keys, target, max(problem["q"].shape[0], 1) * kv_heads)
         tiles = decode_tiles(target, width, itemsize(problem["k_cache"].dtype))
-        rows = [(tiles[0], count, 1) for count in counts]
-        rows += [(tiles[0], count, 0) for count in counts[:2] if count > 1]
-        rows += [
-            (tile, count, 1) for tile in tiles[1:] for count in dict.fromkeys((*counts[:2], 1))
-        ]
+        # Short contexts want tiles no longer than a share, so that all programs have some.
+        tiles = sorted(tiles, key=lambda tile: tile[0] > max(cdiv(keys, counts[0]), _LEAST_KEYS))
+        rows = []
+        for index, tile in enumerate(tiles):
+            for place, count in enumerate(counts):
+                if count > 1 and count * tile[0] >= 2 * keys:
+                    continue  # the last half of the shares would be empty
+                if index == 0 or place < 2 or count == 1:
+                    rows.append((tile, count, 1))
+                if index == 0 and place == 0 and count > 1:
+                    rows.append((tile, count, 0))
         return [
             {
                 "BLOCK_M": m, "BLOCK_N": n, "BLOCK_V": v, "warps": warps, "stages": stages,
