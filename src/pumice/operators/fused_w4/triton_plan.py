@@ -22,13 +22,17 @@ WIDEST_NORM = 16384  # elements of a row that is normed
 _FLOATS = ("float16", "bfloat16")
 _PAIRS = 16  # registers that hold a group's activations
 
-# (warps, waves along K, rows, programs a compute unit, early)
-_NARROW = (
-    (4, 4, 4, 4, 0), (4, 4, 8, 4, 0), (4, 4, 4, 3, 0), (8, 4, 8, 2, 0), (16, 4, 16, 1, 0),
-    (1, 1, 4, 12, 0), (1, 1, 2, 16, 0), (2, 2, 4, 8, 0), (2, 2, 8, 6, 0), (4, 2, 8, 4, 0),
-    (8, 2, 16, 2, 0), (16, 1, 32, 1, 0), (8, 1, 16, 2, 0), (4, 4, 4, 6, 0), (8, 8, 4, 2, 0),
-    (8, 8, 8, 2, 0), (16, 4, 32, 1, 0), (4, 4, 4, 4, 1), (8, 4, 8, 2, 1), (16, 4, 16, 1, 1),
-    (1, 1, 4, 12, 1), (2, 2, 4, 8, 1),
+# (warps, waves along K, rows a tile, programs a compute unit, ahead, early)
+_SHAPES = (
+    (4, 4, 4, 4, 1, 0), (4, 4, 4, 5, 1, 0), (4, 4, 4, 3, 1, 0), (4, 4, 8, 4, 0, 0),
+    (4, 4, 8, 3, 1, 0), (4, 4, 4, 6, 0, 0), (8, 4, 8, 2, 1, 0), (8, 4, 16, 2, 0, 0),
+    (16, 4, 16, 1, 1, 0), (16, 4, 32, 1, 0, 0), (1, 1, 4, 12, 0, 0), (1, 1, 2, 12, 1, 0),
+    (1, 1, 2, 16, 0, 0), (2, 2, 4, 8, 1, 0), (2, 2, 4, 8, 0, 0), (2, 2, 2, 10, 1, 0),
+    (4, 2, 8, 4, 1, 0), (8, 2, 16, 2, 1, 0), (16, 1, 32, 1, 1, 0), (8, 1, 16, 2, 1, 0),
+    (8, 8, 4, 2, 1, 0), (8, 8, 4, 3, 1, 0), (8, 8, 8, 2, 1, 0), (16, 16, 4, 1, 1, 0),
+    (4, 4, 2, 4, 1, 0), (4, 4, 2, 6, 1, 0), (8, 8, 2, 2, 1, 0),
+    (4, 4, 4, 4, 1, 1), (4, 4, 8, 4, 0, 1), (8, 4, 8, 2, 1, 1), (16, 4, 16, 1, 1, 1),
+    (1, 1, 4, 12, 0, 1), (2, 2, 4, 8, 1, 1), (8, 8, 4, 2, 1, 1),
 )  # fmt: skip
 
 
@@ -48,6 +52,8 @@ def fused_reason(problem: Problem, target: Target) -> str | None:
     (m, k), n = x.shape, w.shape[0]
     if k != w.shape[1] * 8:
         return f"fused_w4: x has K = {k}, the weights {w.shape[1] * 8}"
+    if n * w.shape[1] >= 2**31:
+        return f"fused_w4: {n * w.shape[1]:,} words; places are 32-bit numbers"
     if m > MOST_TOKENS:
         return f"fused_w4: {m} tokens; at most {MOST_TOKENS} here"
     if x.stride[1] != 1 or not x.aligned or (m > 1 and x.stride[0] % 8):
@@ -86,20 +92,19 @@ class Persistent:
         gated = bool(problem.attrs.get("activation"))
         groups = problem["w"].shape[1] // 4
         found: list[Config] = []
-        for warps, along, rows, units, early in _NARROW:
+        for warps, along, rows, units, ahead, early in _SHAPES:
             if warps * target.wave > 1024 or (early and not _launches_early(target)):
                 continue
             wide = along * target.wave
             slices = cdiv(groups, wide)
             if wide > max(next_power_of_2(groups), target.wave) or (gated and rows < 2):
                 continue
-            held = slices * (_PAIRS * tokens + 5 * rows * along // warps)
-            sums = tokens * rows * along // warps
-            if held > 100 or sums > 16:
+            mine = rows * along // warps  # rows a thread
+            held = slices * _PAIRS * tokens + slices * 5 * mine * (1 + ahead) + tokens * mine * 3
+            if mine == 0 or held > 160 or tokens * mine > 32:
                 continue
-            found.append(
-                {"groups": wide, "rows": rows, "warps": warps, "units": units, "early": early}
-            )
+            values = (("groups", wide), ("rows", rows), ("warps", warps), ("units", units))
+            found.append(dict(values) | {"ahead": ahead, "early": early})
         return found or [_smallest(groups, target)]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -130,7 +135,7 @@ class Persistent:
         constants |= {
             "ZERO": int(attrs["zero"]), "PER": int(attrs["group"]) // 32, "CODE": code,
             "BRAIN": brain, "SCALE_X": code == 1 or (code == 2 and brain),
-            "GATED": bool(attrs.get("activation")), "EARLY": bool(config.get("early")),
+            "AHEAD": bool(config["ahead"]), "GATED": bool(attrs.get("activation")), "EARLY": bool(config.get("early")),
             "TOKENS": next_power_of_2(m), "ROWS": config["rows"], "GROUPS": config["groups"],
             "SLICES": cdiv(groups, config["groups"]), "FULL": groups // config["groups"],
             "WIDTH": next_power_of_2(k),
@@ -155,4 +160,4 @@ def _smallest(groups: int, target: Target) -> Config:
     warps = 1
     while warps * target.wave < 512 and cdiv(groups, warps * target.wave) > 2:
         warps *= 2
-    return {"groups": warps * target.wave, "rows": 2, "warps": warps, "units": 4, "early": 0}
+    return {"groups": warps * target.wave, "rows": 2, "warps": warps, "units": 4, "ahead": 0, "early": 0}
