@@ -6,9 +6,8 @@ import triton
 import triton.language as tl
 
 from pumice.operators.gemm_w4.decode_triton import (
-    high_half,
+    both,
     largest,
-    low_half,
     multiply_add,
     power_below,
     quads,
@@ -97,12 +96,7 @@ def normed_pairs(
 
 
 @triton.jit
-def _both(pair, BRAIN: tl.constexpr):
-    return low_half(pair, BRAIN) + high_half(pair, BRAIN)
-
-
-@triton.jit
-def _sum_of_halves(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constexpr):
+def _sum_of_eight(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constexpr):
     """The float32 sum of 16 activations."""
     if CODE == 2:
         one = 0x3C003C00
@@ -114,8 +108,8 @@ def _sum_of_halves(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constex
         total = multiply_add(one, f, total, 0, CODE, BRAIN)
         total = multiply_add(one, g, total, 0, CODE, BRAIN)
         return multiply_add(one, h, total, 0, CODE, BRAIN)
-    left = _both(a, BRAIN) + _both(b, BRAIN) + _both(c, BRAIN) + _both(d, BRAIN)
-    return left + _both(e, BRAIN) + _both(f, BRAIN) + _both(g, BRAIN) + _both(h, BRAIN)
+    left = both(a, BRAIN) + both(b, BRAIN) + both(c, BRAIN) + both(d, BRAIN)
+    return left + both(e, BRAIN) + both(f, BRAIN) + both(g, BRAIN) + both(h, BRAIN)
 
 
 @triton.jit
@@ -152,8 +146,8 @@ def prepared(
     if SUMS or CODE == 2:
         # `scaled` makes float16 of bfloat16.
         WIDE: tl.constexpr = BRAIN and not SCALE_X
-        even = _sum_of_halves(x0, x2, x4, x6, x8, xa, xc, xe, CODE, WIDE)
-        odd = _sum_of_halves(x1, x3, x5, x7, x9, xb, xd, xf, CODE, WIDE)
+        even = _sum_of_eight(x0, x2, x4, x6, x8, xa, xc, xe, CODE, WIDE)
+        odd = _sum_of_eight(x1, x3, x5, x7, x9, xb, xd, xf, CODE, WIDE)
         if SUMS:
             total = even + odd
         if CODE == 2:  # words give 1024 + code and 1024 + 16 · code

@@ -114,8 +114,11 @@ def _product(
     else:
         part = u + v
     part = part * scale.to(tl.float32)
-    if MINS:
-        part -= total * least.to(tl.float32)
+    if MINS:  # Σ (code · scale − min) · x, of codes less ZERO
+        shift = least.to(tl.float32)
+        if ZERO != 0:
+            shift -= ZERO * scale.to(tl.float32)
+        part -= total * shift
     if SCALE_X:
         part = part * up
     return part

@@ -99,11 +99,9 @@ def cases(rng: np.random.Generator) -> list[Case]:
             attrs |= {"eps": 1e-5, "dtype": dtype}
             inputs["x"] = x.astype(np.float32)
             inputs["norm_weight"] = rng.uniform(0.5, 1.5, k).astype(np.float32)
-        inputs |= make_weight(rng, n, k, group, kind == "zeros")
+        inputs |= make_weight(rng, n, k, group, kind)
         if kind == "mins":
             attrs["zero"] = 0
-            least = rng.uniform(0, 3, inputs["scales"].shape) * inputs["scales"]
-            inputs["mins"] = least.astype(np.float16)
         if "bias" in parts:
             inputs["bias"] = rng.standard_normal(n).astype(numpy_dtype(dtype))
         if "residual" in parts:
@@ -120,13 +118,12 @@ def cases(rng: np.random.Generator) -> list[Case]:
 
 
 def bench_problem(
-    m: int, n: int, k: int, *parts: str, group: int = 32, mins: bool = False, dtype: str = "float16"
+    m: int, n: int, k: int, *parts: str, group: int = 32, offset: str = "", dtype: str = "float16"
 ) -> Any:
     """(label, attrs, input specs) of a row of BENCH. parts: "norm", "silu", "residual"."""
-    attrs: dict[str, Any] = {"group": group, "zero": 0 if mins else 7, "packing": "rows"}
-    inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, False)}
-    if mins:
-        inputs["mins"] = inputs["scales"]
+    attrs: dict[str, Any] = {"group": group, "packing": "rows"}
+    attrs["zero"] = 0 if offset == "mins" else 7
+    inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, offset)}
     if "norm" in parts:
         attrs |= {"eps": 1e-5, "dtype": dtype}
         inputs |= {"x": TensorSpec((m, k), "float32"), "norm_weight": TensorSpec((k,), "float32")}
@@ -135,7 +132,7 @@ def bench_problem(
     if "silu" in parts:
         attrs["activation"] = "silu"
     named = "+".join(parts) or "alone"
-    label = f"{named} {m}x{n}x{k} g{group}{' mins' if mins else ''} {dtype}"
+    label = f"{named} {m}x{n}x{k} g{group}{f' {offset}' if offset else ''} {dtype}"
     return label, attrs, inputs
 
 
@@ -158,7 +155,7 @@ BENCH = (
     *_layer(1, 5120, 15360, 13824),  # Llama-2-13B
     *(row for m in (2, 4, 8) for row in _layer(m, 4096, 12288, 11008)),
     *(bench_problem(m, n, k) for m in (4, 8) for n, k in LLAMA2_7B[:4]),
-    *_layer(1, 4096, 12288, 11008, mins=True),  # q4_1, q4_k
+    *_layer(1, 4096, 12288, 11008, offset="mins"),  # q4_1, q4_k
 )
 
 SPEC = OperatorSpec(
