@@ -17,6 +17,7 @@ from pumice.compiler.gpu.weights import GpuWeight, make_weight
 from pumice.compiler.graph import Graph
 from pumice.compiler.memory import Lifetime, place
 from pumice.operators.triton.build import signature
+from pumice.operators.triton.plan import Launch as KernelLaunch
 from pumice.operators.triton.plan import Plan as KernelPlan
 from pumice.quantization.base import QuantFormat
 from pumice.targets import Target
@@ -110,7 +111,7 @@ class GpuLowering:
         activations = _activations(call)
         for launch in plan.launches:
             symbol = self.binaries.symbol(launch, tensors)
-            self._record(symbol, call, choice)
+            self._record(symbol, call, choice, launch)
             arguments: list[BufferRef | int | float] = []
             for name, kind in signature(launch, tensors).items():
                 if kind == "constexpr":
@@ -138,7 +139,7 @@ class GpuLowering:
             nbytes = operations = activations = 0
         return found
 
-    def _record(self, symbol: str, call: Call, choice: Selected) -> None:
+    def _record(self, symbol: str, call: Call, choice: Selected, launch: KernelLaunch) -> None:
         if symbol not in self.records:
             self.records[symbol] = KernelRecord(
                 symbol=symbol,
@@ -147,6 +148,7 @@ class GpuLowering:
                 reason="; ".join(filter(None, (call.reason, choice.reason))),
                 config=dict(choice.config),
                 rejected={**choice.rejected, **call.rejected},
+                programmatic=bool(launch.options.get(self.target.api, {}).get("launch_pdl")),
             )
 
 

@@ -37,13 +37,17 @@ def loaded_pairs(x, token, x_stride, first, words, TOKENS: tl.constexpr, GROUPS:
 
 
 @triton.jit
-def norm_factor(x, token, x_stride, K, eps, WIDTH: tl.constexpr):
-    """1 / √(mean(x²) + eps) of float32 rows: float32[TOKENS]. WIDTH: a power of two from K on."""
-    k = tl.arange(0, WIDTH)
-    value = tl.load(
-        x + token[:, None] * x_stride + k[None, :], mask=(k < K)[None, :], other=0.0
-    )
-    return 1.0 / tl.sqrt(tl.sum(value * value, axis=1) / K + eps)
+def norm_factor(
+    x, token, x_stride, K, eps, TOKENS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """1 / √(mean(x²) + eps) of float32 rows: float32[TOKENS]. CHUNK: columns at once."""
+    squares = tl.zeros((TOKENS, CHUNK), tl.float32)
+    for first in range(0, K, CHUNK):
+        k = first + tl.arange(0, CHUNK)
+        at = x + token[:, None] * x_stride + k[None, :]
+        value = tl.load(at, mask=(k < K)[None, :], other=0.0)
+        squares += value * value
+    return 1.0 / tl.sqrt(tl.sum(squares, axis=1) / K + eps)
 
 
 @triton.jit

@@ -160,7 +160,7 @@ def persistent(
     GROUPS: tl.constexpr,
     SLICES: tl.constexpr,  # of GROUPS groups, over K
     FULL: tl.constexpr,  # slices that lie within K
-    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     ZEROS: tl.constexpr = zeros is not None
     MINS: tl.constexpr = mins is not None
@@ -182,7 +182,7 @@ def persistent(
         tl.extra.cuda.gdc_launch_dependents()
     token = tl.minimum(tl.arange(0, TOKENS), M - 1).to(tl.int64)
     if norm_weight is not None:
-        factor = norm_factor(x, token, x_stride, K, eps, WIDTH)
+        factor = norm_factor(x, token, x_stride, K, eps, TOKENS, CHUNK)
     activations = ()
     for s in tl.static_range(SLICES):
         if norm_weight is not None:
