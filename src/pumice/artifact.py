@@ -132,6 +132,8 @@ class KernelRecord:
     kinds: tuple[str, ...] = ()
     threads: int = 0
     shared_bytes: int = 0
+    # NVIDIA: may begin before the launch in front of it has ended; the kernel itself waits for that.
+    programmatic: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,14 @@ def command(
             help="Without: small enough to carry, for measurements on a GPU.",
         ),
     ] = True,
+    fuse: Annotated[
+        bool,
+        typer.Option(
+            "--fuse/--no-fuse",
+            help="Fewer launches a token where that is faster; without, each operator its own. "
+            "For GPUs.",
+        ),
+    ] = True,
     device: options.DeviceOption = "auto",
     target: options.TargetOption = "native",
     quant: options.QuantOption = None,
@@ -94,6 +102,10 @@ def command(
     if not weights:
         check_gpu_target(prepared.target, "--no-weights")
         prepared = replace(prepared, options=prepared.options | {"weights": False})
+    if not fuse:
+        check_gpu_target(prepared.target, "--no-fuse")
+        apart = {"fuse_attention": False, "fuse_products": False}
+        prepared = replace(prepared, options=prepared.options | apart)
     settings = replace(
         prepared,
         max_tokens=max_tokens, max_sequences=max_sequences, workers=workers, rebuild=rebuild,

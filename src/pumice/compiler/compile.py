@@ -47,6 +47,7 @@ class CompileOptions:
     dump: Path | str | None = None
     weights: bool = True  # GPUs: False leaves the matrices out, for random weights when loaded
     fuse_attention: bool = True  # GPUs: rotation, append and attention of new tokens in one launch
+    fuse_products: bool = True  # GPUs: norm, gate and residual in the products, where it is faster
 
     def __post_init__(self) -> None:
         if self.activations not in ACTIVATIONS:

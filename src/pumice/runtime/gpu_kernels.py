@@ -50,6 +50,7 @@ class Kernels:
             launch.grid,
             (record.threads, 1, 1),
             record.shared_bytes,
+            programmatic=record.programmatic,
         )
 
 

@@ -49,7 +49,7 @@ def package(
     graphs = _graphs(model, options, dump, tell)
     lowering = GpuLowering(
         target, model.formats, model.shapes, options.block_size, dtype, database(target.name),
-        fuse_attention=options.fuse_attention,
+        fuse_attention=options.fuse_attention, fuse_products=options.fuse_products,
     )  # fmt: skip
     shapes = list(
         plan_shapes(

@@ -9,7 +9,7 @@ rows of a decode plan's result are its tokens', in order, so it gathers nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pumice.artifact import Expr
@@ -31,7 +31,8 @@ INPUT_RANKS = {
 class Call:
     """One operator call. tensors: inputs and outputs by the operator's names; outputs: which of
     them it only writes. label, bytes, operations: for profiles and predictions, as in
-    `artifact.Launch`; bytes may hold the symbol K, the keys of all sequences together."""
+    `artifact.Launch`; bytes may hold the symbol K, the keys of all sequences together. reason,
+    rejected: why it stands here instead of other calls, and why those do not (`fuse.py`)."""
 
     operator: str
     attrs: Mapping[str, Any]
@@ -40,6 +41,8 @@ class Call:
     label: str
     nbytes: Expr
     operations: Expr
+    reason: str = ""
+    rejected: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import triton
 import triton.language as tl
 
 from pumice.operators.gemm_w4.decode_triton import (
-    high_half,
+    both,
     largest,
-    low_half,
     multiply_add,
     power_below,
     quads,
@@ -38,11 +37,17 @@ def loaded_pairs(x, token, x_stride, first, words, TOKENS: tl.constexpr, GROUPS:
 
 
 @triton.jit
-def norm_factor(x, token, x_stride, K, eps, WIDTH: tl.constexpr):
-    """1 / √(mean(x²) + eps) of float32 rows: float32[TOKENS]. WIDTH: a power of two from K on."""
-    k = tl.arange(0, WIDTH)
-    value = tl.load(x + token[:, None] * x_stride + k[None, :], mask=(k < K)[None, :], other=0.0)
-    return 1.0 / tl.sqrt(tl.sum(value * value, axis=1) / K + eps)
+def norm_factor(
+    x, token, x_stride, K, eps, TOKENS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """1 / √(mean(x²) + eps) of float32 rows: float32[TOKENS]. CHUNK: columns at once."""
+    squares = tl.zeros((TOKENS, CHUNK), tl.float32)
+    for first in range(0, K, CHUNK):
+        k = first + tl.arange(0, CHUNK)
+        at = x + token[:, None] * x_stride + k[None, :]
+        value = tl.load(at, mask=(k < K)[None, :], other=0.0)
+        squares += value * value
+    return 1.0 / tl.sqrt(tl.sum(squares, axis=1) / K + eps)
 
 
 @triton.jit
@@ -58,7 +63,9 @@ def normed_pairs(
     """The same of x · factor · weight, rounded to 16 bits; x and weight are float32."""
     k = first * 32 + tl.arange(0, GROUPS * 32)
     inside = k < K
-    value = tl.load(x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0)
+    value = tl.load(
+        x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0
+    )
     gain = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
     value = value * factor[:, None] * gain[None, :]
     half = value.to(tl.bfloat16) if BRAIN else value.to(tl.float16)
@@ -93,12 +100,7 @@ def normed_pairs(
 
 
 @triton.jit
-def _both(pair, BRAIN: tl.constexpr):
-    return low_half(pair, BRAIN) + high_half(pair, BRAIN)
-
-
-@triton.jit
-def _sum_of_halves(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constexpr):
+def _sum_of_eight(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constexpr):
     """The float32 sum of 16 activations."""
     if CODE == 2:
         one = 0x3C003C00
@@ -110,8 +112,8 @@ def _sum_of_halves(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constex
         total = multiply_add(one, f, total, 0, CODE, BRAIN)
         total = multiply_add(one, g, total, 0, CODE, BRAIN)
         return multiply_add(one, h, total, 0, CODE, BRAIN)
-    left = _both(a, BRAIN) + _both(b, BRAIN) + _both(c, BRAIN) + _both(d, BRAIN)
-    return left + _both(e, BRAIN) + _both(f, BRAIN) + _both(g, BRAIN) + _both(h, BRAIN)
+    left = both(a, BRAIN) + both(b, BRAIN) + both(c, BRAIN) + both(d, BRAIN)
+    return left + both(e, BRAIN) + both(f, BRAIN) + both(g, BRAIN) + both(h, BRAIN)
 
 
 @triton.jit
@@ -148,8 +150,8 @@ def prepared(
     if SUMS or CODE == 2:
         # `scaled` makes float16 of bfloat16.
         WIDE: tl.constexpr = BRAIN and not SCALE_X
-        even = _sum_of_halves(x0, x2, x4, x6, x8, xa, xc, xe, CODE, WIDE)
-        odd = _sum_of_halves(x1, x3, x5, x7, x9, xb, xd, xf, CODE, WIDE)
+        even = _sum_of_eight(x0, x2, x4, x6, x8, xa, xc, xe, CODE, WIDE)
+        odd = _sum_of_eight(x1, x3, x5, x7, x9, xb, xd, xf, CODE, WIDE)
         if SUMS:
             total = even + odd
         if CODE == 2:  # words give 1024 + code and 1024 + 16 · code

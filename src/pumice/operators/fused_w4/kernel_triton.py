@@ -32,10 +32,10 @@ def _word_step(word, x0, x1, x2, x3, u, v, zero, CODE: tl.constexpr, BRAIN: tl.c
 
 @triton.jit
 def _rows(tile, N, half, GATED: tl.constexpr, ROWS: tl.constexpr):
-    """(places in the tile's order, rows of the weights). GATED: gate and up take turns, so that a
-    program has both."""
-    n = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at = tl.minimum(n, N - 1)  # beyond the last row: what a cache has
+    """(places in the tile's order, rows of the weights, the last one beyond N). GATED: gate and up
+    take turns, so that a program has both."""
+    n = tile * ROWS + tl.arange(0, ROWS)
+    at = tl.minimum(n, N - 1)
     if GATED:
         at = at // 2 + (at % 2) * half
     return n, at
@@ -43,7 +43,7 @@ def _rows(tile, N, half, GATED: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _groupwise(
-    pointer, row, first, groups, scale_columns,
+    pointer, row, first, groups, scale_columns, wanted,
     PER: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """One value a group, [1, ROWS, GROUPS]. Loads are narrow, so that a thread has those of its
@@ -51,31 +51,38 @@ def _groupwise(
     g = (first + tl.arange(0, GROUPS))[None, None, :]
     at = row[None, :, None] * scale_columns + g // PER
     at = tl.multiple_of(tl.max_contiguous(at, (1, 1, 2)), (1, 1, 1))
+    return _load(pointer + at, wanted, g < groups, WHOLE, "")
+
+
+@triton.jit
+def _load(at, wanted, inside, WHOLE: tl.constexpr, POLICY: tl.constexpr):
+    """wanted: None, or a scalar; where it is false nothing is read and nothing used."""
     if WHOLE:
-        return tl.load(pointer + at)
-    return tl.load(pointer + at, mask=g < groups, other=0)
+        if wanted is None:
+            return tl.load(at, eviction_policy=POLICY)
+        return tl.load(at, mask=wanted, eviction_policy=POLICY)
+    if wanted is not None:
+        inside = inside & wanted
+    return tl.load(at, mask=inside, other=0, eviction_policy=POLICY)
 
 
 @triton.jit
 def _fetch(
-    w, scales, zeros, mins, row, first, words, groups, scale_columns, ZERO: tl.constexpr,
-    PER: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
+    w, scales, zeros, mins, row, first, words, groups, scale_columns, wanted,
+    ZERO: tl.constexpr, PER: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """(words [1, ROWS, 4 · GROUPS], scales, zero points, minima [1, ROWS, GROUPS]) from group
     `first` on."""
     j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
     at = w + row[None, :, None] * words + j
-    if WHOLE:
-        word = tl.load(at, eviction_policy="evict_first")
-    else:
-        word = tl.load(at, mask=j < words, other=0, eviction_policy="evict_first")
-    scale = _groupwise(scales, row, first, groups, scale_columns, PER, GROUPS, WHOLE)
+    word = _load(at, wanted, j < words, WHOLE, "evict_first")
+    scale = _groupwise(scales, row, first, groups, scale_columns, wanted, PER, GROUPS, WHOLE)
     zero = ZERO
     if zeros is not None:
-        zero = _groupwise(zeros, row, first, groups, scale_columns, PER, GROUPS, WHOLE)
+        zero = _groupwise(zeros, row, first, groups, scale_columns, wanted, PER, GROUPS, WHOLE)
     least = 0.0
     if mins is not None:
-        least = _groupwise(mins, row, first, groups, scale_columns, PER, GROUPS, WHOLE)
+        least = _groupwise(mins, row, first, groups, scale_columns, wanted, PER, GROUPS, WHOLE)
     return word, scale, zero, least
 
 
@@ -107,8 +114,11 @@ def _product(
     else:
         part = u + v
     part = part * scale.to(tl.float32)
-    if MINS:
-        part -= total * least.to(tl.float32)
+    if MINS:  # Σ (code · scale − min) · x, of codes less ZERO
+        shift = least.to(tl.float32)
+        if ZERO != 0:
+            shift -= ZERO * scale.to(tl.float32)
+        part -= total * shift
     if SCALE_X:
         part = part * up
     return part
@@ -143,23 +153,27 @@ def persistent(
     BRAIN: tl.constexpr,
     SCALE_X: tl.constexpr,
     GATED: tl.constexpr,
+    AHEAD: tl.constexpr,  # a tile's words are loaded before the tile in front of it is used
     EARLY: tl.constexpr,  # begins before the launch in front of it has ended
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
     SLICES: tl.constexpr,  # of GROUPS groups, over K
     FULL: tl.constexpr,  # slices that lie within K
-    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
 ):
     ZEROS: tl.constexpr = zeros is not None
     MINS: tl.constexpr = mins is not None
+    # After its last tile a program loads nothing, or (AMD, where masks cost branches) that tile
+    # again, from a cache.
+    MASKED: tl.constexpr = CODE == 1
     n, row = _rows(tl.program_id(0), N, half, GATED, ROWS)
     fetched = ()
     for s in tl.static_range(SLICES):
         fetched = fetched + (
             _fetch(
-                w, scales, zeros, mins, row, s * GROUPS, words, groups, scale_columns, ZERO, PER,
-                GROUPS, s < FULL,
+                w, scales, zeros, mins, row, s * GROUPS, words, groups, scale_columns, None,
+                ZERO, PER, GROUPS, s < FULL,
             ),
         )  # fmt: skip
     if EARLY:
@@ -168,7 +182,7 @@ def persistent(
         tl.extra.cuda.gdc_launch_dependents()
     token = tl.minimum(tl.arange(0, TOKENS), M - 1).to(tl.int64)
     if norm_weight is not None:
-        factor = norm_factor(x, token, x_stride, K, eps, WIDTH)
+        factor = norm_factor(x, token, x_stride, K, eps, TOKENS, CHUNK)
     activations = ()
     for s in tl.static_range(SLICES):
         if norm_weight is not None:
@@ -187,20 +201,34 @@ def persistent(
         if residual is not None:
             place = residual + m * residual_stride + n[None, :]
             before = tl.load(place, mask=mask, other=0.0)
-        next_n, next_row = _rows(tile + tl.num_programs(0), N, half, GATED, ROWS)
-        total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
+        more = turn + 1 < turns
+        following = tile + tl.num_programs(0)
+        if not MASKED:
+            following = tl.where(more, following, tile)
+        next_n, next_row = _rows(following, N, half, GATED, ROWS)
+        wanted = more if MASKED else None
         coming = ()
+        if AHEAD:
+            for s in tl.static_range(SLICES):
+                coming = coming + (
+                    _fetch(
+                        w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
+                        wanted, ZERO, PER, GROUPS, s < FULL,
+                    ),
+                )  # fmt: skip
+        total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
         for s in tl.static_range(SLICES):
             total += _product(
                 fetched[s], activations[s], ZEROS, MINS, ZERO, CODE, BRAIN, SCALE_X,
                 TOKENS, ROWS, GROUPS,
             )  # fmt: skip
-            coming = coming + (
-                _fetch(
-                    w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
-                    ZERO, PER, GROUPS, s < FULL,
-                ),
-            )  # fmt: skip
+            if not AHEAD:  # into the registers that this slice's words leave
+                coming = coming + (
+                    _fetch(
+                        w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
+                        wanted, ZERO, PER, GROUPS, s < FULL,
+                    ),
+                )  # fmt: skip
         fetched = coming
         result = tl.sum(total, axis=2)
         if bias is not None:
@@ -211,7 +239,7 @@ def persistent(
         elif GATED:
             gate, up = tl.split(tl.reshape(result, (TOKENS, ROWS // 2, 2)))
             value = gate / (1.0 + tl.exp(-gate)) * up
-            column = tile.to(tl.int64) * (ROWS // 2) + tl.arange(0, ROWS // 2)
+            column = tile * (ROWS // 2) + tl.arange(0, ROWS // 2)
             inside = (m < M) & (column < half)[None, :]
             tl.store(
                 out + m * out_stride + column[None, :], value.to(out.dtype.element_ty), mask=inside

@@ -83,12 +83,13 @@ def cases(rng: np.random.Generator) -> list[Case]:
         (1, 19, 1056, 32, "", half, "norm", "bias"),
         (3, 19, 352, 32, "", brain, "residual", "bias"),
         (2, 12, 384, 128, "zeros", half, "norm", "bias"),
-        (5, 10, 256, 128, "zeros", brain, "norm", "silu"),
-        (8, 21, 96, 32, "", half, "norm", "float32"),
+        (3, 10, 256, 128, "zeros", brain, "norm", "silu"),
+        (4, 21, 96, 32, "", half, "norm", "float32"),
         (1, 26, 224, 32, "mins", half, "silu", "bias"),
         (2, 17, 320, 64, "mins", half, "residual"),
         (1, 9, 160, 32, "mins", brain, "norm", "float32"),
-        (6, 13, 128, 64, "zeros", half),
+        (8, 13, 128, 64, "zeros", half),
+        (5, 7, 96, 32, "", half, "residual"),
     ):
         x = rng.standard_normal((m, k))
         if m:
@@ -99,11 +100,9 @@ def cases(rng: np.random.Generator) -> list[Case]:
             attrs |= {"eps": 1e-5, "dtype": dtype}
             inputs["x"] = x.astype(np.float32)
             inputs["norm_weight"] = rng.uniform(0.5, 1.5, k).astype(np.float32)
-        inputs |= make_weight(rng, n, k, group, kind == "zeros")
+        inputs |= make_weight(rng, n, k, group, kind)
         if kind == "mins":
             attrs["zero"] = 0
-            least = rng.uniform(0, 3, inputs["scales"].shape) * inputs["scales"]
-            inputs["mins"] = least.astype(np.float16)
         if "bias" in parts:
             inputs["bias"] = rng.standard_normal(n).astype(numpy_dtype(dtype))
         if "residual" in parts:
@@ -120,13 +119,12 @@ def cases(rng: np.random.Generator) -> list[Case]:
 
 
 def bench_problem(
-    m: int, n: int, k: int, *parts: str, group: int = 32, mins: bool = False, dtype: str = "float16"
+    m: int, n: int, k: int, *parts: str, group: int = 32, offset: str = "", dtype: str = "float16"
 ) -> Any:
     """(label, attrs, input specs) of a row of BENCH. parts: "norm", "silu", "residual"."""
-    attrs: dict[str, Any] = {"group": group, "zero": 0 if mins else 7, "packing": "rows"}
-    inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, False)}
-    if mins:
-        inputs["mins"] = inputs["scales"]
+    attrs: dict[str, Any] = {"group": group, "packing": "rows"}
+    attrs["zero"] = 0 if offset == "mins" else 7
+    inputs = {"x": TensorSpec((m, k), dtype), **weight_specs(n, k, group, offset)}
     if "norm" in parts:
         attrs |= {"eps": 1e-5, "dtype": dtype}
         inputs |= {"x": TensorSpec((m, k), "float32"), "norm_weight": TensorSpec((k,), "float32")}
@@ -135,7 +133,7 @@ def bench_problem(
     if "silu" in parts:
         attrs["activation"] = "silu"
     named = "+".join(parts) or "alone"
-    label = f"{named} {m}x{n}x{k} g{group}{' mins' if mins else ''} {dtype}"
+    label = f"{named} {m}x{n}x{k} g{group}{f' {offset}' if offset else ''} {dtype}"
     return label, attrs, inputs
 
 
@@ -158,7 +156,7 @@ BENCH = (
     *_layer(1, 5120, 15360, 13824),  # Llama-2-13B
     *(row for m in (2, 4, 8) for row in _layer(m, 4096, 12288, 11008)),
     *(bench_problem(m, n, k) for m in (4, 8) for n, k in LLAMA2_7B[:4]),
-    *_layer(1, 4096, 12288, 11008, mins=True),  # q4_1, q4_k
+    *_layer(1, 4096, 12288, 11008, offset="mins"),  # q4_1, q4_k
 )
 
 SPEC = OperatorSpec(

@@ -18,17 +18,27 @@ from pumice.operators.triton.plan import (
 from pumice.targets import Target
 
 MOST_TOKENS = 8
-WIDEST_NORM = 16384  # elements of a row that is normed
+MOST_NORMED = 4
 _FLOATS = ("float16", "bfloat16")
 _PAIRS = 16  # registers that hold a group's activations
 
-# (warps, waves along K, rows, programs a compute unit, early)
-_NARROW = (
-    (4, 4, 4, 4, 0), (4, 4, 8, 4, 0), (4, 4, 4, 3, 0), (8, 4, 8, 2, 0), (16, 4, 16, 1, 0),
-    (1, 1, 4, 12, 0), (1, 1, 2, 16, 0), (2, 2, 4, 8, 0), (2, 2, 8, 6, 0), (4, 2, 8, 4, 0),
-    (8, 2, 16, 2, 0), (16, 1, 32, 1, 0), (8, 1, 16, 2, 0), (4, 4, 4, 6, 0), (8, 8, 4, 2, 0),
-    (8, 8, 8, 2, 0), (16, 4, 32, 1, 0), (4, 4, 4, 4, 1), (8, 4, 8, 2, 1), (16, 4, 16, 1, 1),
-    (1, 1, 4, 12, 1), (2, 2, 4, 8, 1),
+# (warps, waves along K, rows a tile, programs a compute unit, ahead, early), the favourites first;
+# with a norm, which every program computes, few programs.
+_NORMED = (
+    (4, 4, 8, 2, 1, 0), (4, 4, 8, 3, 1, 0), (2, 2, 8, 4, 1, 0), (2, 2, 4, 4, 1, 0),
+    (4, 4, 16, 2, 0, 0), (4, 4, 4, 2, 1, 0), (8, 4, 16, 1, 1, 0), (4, 4, 8, 2, 1, 1),
+    (4, 4, 8, 3, 1, 1), (8, 4, 16, 1, 1, 1),
+)  # fmt: skip
+_SHAPES = (
+    (4, 4, 4, 4, 1, 0), (2, 2, 4, 8, 1, 0), (4, 4, 4, 5, 1, 0), (4, 4, 4, 3, 1, 0),
+    (4, 4, 8, 4, 0, 0), (4, 4, 8, 3, 1, 0), (4, 4, 4, 6, 0, 0), (8, 4, 8, 2, 1, 0),
+    (16, 4, 16, 1, 1, 0), (1, 1, 4, 12, 0, 0), (1, 1, 2, 12, 1, 0), (1, 1, 2, 16, 0, 0),
+    (2, 2, 4, 8, 0, 0), (2, 2, 2, 10, 1, 0), (4, 2, 8, 3, 1, 0), (8, 1, 16, 1, 1, 0),
+    (8, 8, 4, 2, 1, 0), (8, 8, 4, 3, 1, 0), (8, 8, 8, 2, 1, 0), (16, 16, 4, 1, 1, 0),
+    (4, 4, 2, 4, 1, 0), (4, 4, 2, 6, 1, 0), (8, 8, 2, 2, 1, 0), (1, 1, 2, 8, 0, 0),
+    (2, 2, 2, 4, 0, 0), (4, 4, 2, 2, 0, 0), (16, 16, 2, 1, 0, 0),
+    (4, 4, 4, 4, 1, 1), (4, 4, 8, 4, 0, 1), (8, 4, 8, 2, 1, 1), (16, 4, 16, 1, 1, 1),
+    (1, 1, 4, 12, 0, 1), (2, 2, 4, 8, 1, 1), (8, 8, 4, 2, 1, 1),
 )  # fmt: skip
 
 
@@ -48,12 +58,16 @@ def fused_reason(problem: Problem, target: Target) -> str | None:
     (m, k), n = x.shape, w.shape[0]
     if k != w.shape[1] * 8:
         return f"fused_w4: x has K = {k}, the weights {w.shape[1] * 8}"
+    if n * w.shape[1] >= 2**31:
+        return f"fused_w4: {n * w.shape[1]:,} words; places are 32-bit numbers"
     if m > MOST_TOKENS:
         return f"fused_w4: {m} tokens; at most {MOST_TOKENS} here"
     if x.stride[1] != 1 or not x.aligned or (m > 1 and x.stride[0] % 8):
         return "fused_w4: rows of x must be contiguous and aligned to 16 bytes"
-    if normed and (k > WIDEST_NORM or not problem["norm_weight"].contiguous):
-        return f"fused_w4: norms of up to {WIDEST_NORM} elements, with contiguous weights"
+    if normed and m > MOST_NORMED:
+        return f"fused_w4: {m} tokens; at most {MOST_NORMED} are normed here"
+    if normed and (problem["norm_weight"].shape != (k,) or not problem["norm_weight"].contiguous):
+        return f"fused_w4: norm_weight must be contiguous [{k}]"
     if attrs.get("activation") not in (None, "silu") or (attrs.get("activation") and n % 2):
         return f"fused_w4: activation {attrs.get('activation')!r} of {n} rows; 'silu' of even ones"
     if "residual" in problem:
@@ -62,45 +76,70 @@ def fused_reason(problem: Problem, target: Target) -> str | None:
             return f"fused_w4: residual is {residual.dtype}{residual.shape}, not float32{(m, n)}"
         if attrs.get("activation"):
             return "fused_w4: a gated product is not added to the residual stream"
-    for name, dtype in (("mins", "float16"), ("bias", None)):
-        if name in problem:
-            spec = problem[name]
-            wanted = problem["scales"].shape if name == "mins" else (n,)
-            if spec.shape != wanted or not spec.contiguous or dtype not in (None, spec.dtype):
-                return f"fused_w4: {name} is {spec.dtype}{spec.shape}; contiguous {wanted} is read"
+    if "bias" in problem and (problem["bias"].shape != (n,) or not problem["bias"].contiguous):
+        return f"fused_w4: bias must be contiguous [{n}]"
     return None
+
+
+def _registers(problem: Problem, target: Target, shape: tuple[int, ...]) -> int:
+    """32-bit registers of a thread, about: activations, words and scales, sums."""
+    warps, along, rows, _, ahead, _ = shape
+    tokens = next_power_of_2(problem["x"].shape[0])
+    slices = cdiv(problem["w"].shape[1] // 4, along * target.wave)
+    mine = max(1, rows * along // warps)  # rows that a thread meets
+    held = slices * ((_PAIRS + 1) * tokens + 5 * mine * (1 + ahead)) + 3 * tokens * mine
+    # The norm's values, before they are pairs.
+    return max(held, 48 * tokens * along // warps) if "norm_weight" in problem else held
+
+
+def _fits(problem: Problem, target: Target, shape: tuple[int, ...]) -> bool:
+    """Whether as many programs as it says run at once, without spilling."""
+    warps, along, rows, units, _, early = shape
+    groups = problem["w"].shape[1] // 4
+    threads = warps * target.wave
+    registers = _registers(problem, target, shape)
+    file = 65536 if target.api == "cuda" else 98304
+    return (
+        threads <= 1024
+        and along * target.wave <= max(next_power_of_2(groups), target.wave)
+        and rows * along >= warps
+        and registers <= 190
+        and registers * threads * units <= file
+        and (not early or target.matrix_unit in ("wgmma", "tcgen05"))
+    )
 
 
 class Persistent:
     """As many programs as the device runs at once, each with its activations in registers. config:
-    warps; waves that share a row (groups of 32 codes a step); rows a tile; programs a compute unit;
-    whether it begins before the launch in front of it has ended (CUDA's programmatic launches)."""
+    groups of 32 codes a step along K; rows a tile; warps; programs a compute unit; whether a tile's
+    words are loaded before the tile in front of it is used; whether it begins before the launch in
+    front of it has ended (CUDA's programmatic launches)."""
 
     name = "fused_w4.triton.persistent"
 
     def supports(self, problem: Problem, target: Target) -> str | None:
-        return fused_reason(problem, target)
+        if (reason := fused_reason(problem, target)) is not None:
+            return reason
+        if not self.configs(problem, target):
+            return (
+                f"fused_w4: {problem['x'].shape[0]} tokens of {problem['x'].shape[1]} activations "
+                f"do not fit in {target.name}'s registers"
+            )
+        return None
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        tokens = next_power_of_2(problem["x"].shape[0])
-        gated = bool(problem.attrs.get("activation"))
         groups = problem["w"].shape[1] // 4
-        found: list[Config] = []
-        for warps, along, rows, units, early in _NARROW:
-            if warps * target.wave > 1024 or (early and not _launches_early(target)):
+        shapes = (*(_NORMED if "norm_weight" in problem else ()), *_SHAPES)
+        found: list[tuple[bool, Config]] = []
+        for shape in dict.fromkeys(shapes):
+            if not _fits(problem, target, shape):
                 continue
+            warps, along, rows, units, ahead, early = shape
             wide = along * target.wave
-            slices = cdiv(groups, wide)
-            if wide > max(next_power_of_2(groups), target.wave) or (gated and rows < 2):
-                continue
-            held = slices * (_PAIRS * tokens + 5 * rows * along // warps)
-            sums = tokens * rows * along // warps
-            if held > 100 or sums > 16:
-                continue
-            found.append(
-                {"groups": wide, "rows": rows, "warps": warps, "units": units, "early": early}
-            )
-        return found or [_smallest(groups, target)]
+            wasteful = groups < 0.8 * cdiv(groups, wide) * wide
+            values = (("groups", wide), ("rows", rows), ("warps", warps), ("units", units))
+            found.append((wasteful, dict(values) | {"ahead": ahead, "early": early}))
+        return [config for _, config in sorted(found, key=lambda entry: entry[0])]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.fused_w4.kernel_triton import persistent
@@ -125,15 +164,19 @@ class Persistent:
             "out_stride": problem["out"].stride[0] if "out" in problem else 0,
             "eps": float(attrs.get("eps", 0.0)),
         }  # fmt: skip
+        tokens = next_power_of_2(m)
         code = config.get("code", instructions(target))
         brain = activation_dtype(attrs, problem["x"].dtype) == "bfloat16"
         constants |= {
-            "ZERO": int(attrs["zero"]), "PER": int(attrs["group"]) // 32, "CODE": code,
+            # In the middle of the codes, where minima follow: float16 sums stay small.
+            "ZERO": 8 if "mins" in problem and code == 1 else int(attrs.get("zero", 0)),
+            "PER": int(attrs["group"]) // 32, "CODE": code,
             "BRAIN": brain, "SCALE_X": code == 1 or (code == 2 and brain),
-            "GATED": bool(attrs.get("activation")), "EARLY": bool(config.get("early")),
-            "TOKENS": next_power_of_2(m), "ROWS": config["rows"], "GROUPS": config["groups"],
+            "AHEAD": bool(config["ahead"]), "GATED": bool(attrs.get("activation")), "EARLY": bool(config.get("early")),
+            "TOKENS": tokens, "ROWS": config["rows"], "GROUPS": config["groups"],
             "SLICES": cdiv(groups, config["groups"]), "FULL": groups // config["groups"],
-            "WIDTH": next_power_of_2(k),
+            # Columns that are squared and added at once, for the norm.
+            "CHUNK": min(next_power_of_2(k), 32 * config["warps"] * target.wave // tokens),
         }  # fmt: skip
         options = {"cuda": {"launch_pdl": True}} if config.get("early") else {}
         return Plan(
@@ -144,15 +187,3 @@ class Persistent:
                 ),
             )
         )  # fmt: skip
-
-
-def _launches_early(target: Target) -> bool:
-    return target.matrix_unit in ("wgmma", "tcgen05")
-
-
-def _smallest(groups: int, target: Target) -> Config:
-    """One row a wave, a row over as many waves as its activations fit in."""
-    warps = 1
-    while warps * target.wave < 512 and cdiv(groups, warps * target.wave) > 2:
-        warps *= 2
-    return {"groups": warps * target.wave, "rows": 2, "warps": warps, "units": 4, "early": 0}
