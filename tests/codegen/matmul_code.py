@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from triton_code import favourite
+
 from pumice.operators.base import OperatorSpec
-from pumice.operators.triton.build import Binary, build_plan
+from pumice.operators.triton.build import Binary
 from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel
 from pumice.targets import Target
 
@@ -45,8 +47,7 @@ def check_plan(
     unit, in the form that the target has, or for small tiles its older one."""
     reason = kernel.supports(problem, target)
     assert reason is None, reason
-    config = kernel.configs(problem, target)[0] if config is None else config
-    binaries = build_plan(problem, kernel.plan(problem, target, config), target)
+    binaries, config = favourite(kernel, problem, target, config)
     for binary in binaries:
         check_resources(binary, target, (kernel.name, dict(config), target.name))
     if matrix:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from triton_code import compiled, problem_of
+from triton_code import AS_IT_IS, compiled, problem_of
 
 from pumice.operators.gemm_w4.dequantize_spec import SPEC as DEQUANTIZE_SPEC
 from pumice.operators.gemm_w4.spec import SPEC, bench_problem, weight_specs
@@ -63,7 +63,8 @@ def test_matrix_units_for_few_tokens(target: Target) -> None:
     assert text.count("mma.sync.aligned.m16n8k16") == 8
     assert "ldmatrix" not in text and "stmatrix" not in text
     loop = text[: text.rindex("mma.sync")]
-    assert "st.shared" not in loop and "shfl" not in loop
+    assert "st.shared" not in loop
+    assert not AS_IT_IS or "shfl" not in loop  # Triton 3.9 exchanges scales between lanes
     assert len(WEIGHTS.findall(text)) == 4  # two before the loop
 
 

@@ -76,26 +76,37 @@ def test_a_configuration_that_is_not_offered(tmp_path: Path) -> None:
 def test_rows_of_unknown_kernels_are_passed_over(tmp_path: Path) -> None:
     target, made = get_target("sm_90"), problem(16)
     known = rows(tmp_path, "sm_90", (made, "gemm.triton.gone", {}, 1.0))
-    assert "no row measured near" in choose_kernel(made, target, known).reason
+    assert "no row measured near; analytic" in choose_kernel(made, target, known).reason
 
 
 def test_another_architectures_kernel(tmp_path: Path) -> None:
-    target, made = get_target("gfx942"), problem(16)
+    """Of the same vendor: its kernel. Of another: the model judges all."""
+    made = problem(16)
     rows(tmp_path, "sm_90", (made, "vendor.blas", {}, 1.0), (made, TILED, {"BM": 7}, 2.0))
-    found = choose_kernel(made, target, Database("gfx942", (tmp_path,)))
+    target = get_target("sm_80")
+    found = choose_kernel(made, target, Database("sm_80", (tmp_path,)))
     assert found.kernel_name == TILED and found.config in offered(TILED, made, target)
-    assert "no row for gfx942" in found.reason and "sm_90" in found.reason
+    assert "no row for sm_80" in found.reason and "fastest on sm_90" in found.reason
+    other = choose_kernel(made, get_target("gfx942"), Database("gfx942", (tmp_path,)))
+    assert "no row for gfx942; analytic model" in other.reason
+
+
+def test_another_vendors_kernel_of_an_operator_without_a_model(tmp_path: Path) -> None:
+    inputs = {"x": TensorSpec((8, 4096), "bfloat16"), "weight": TensorSpec((4096,), "bfloat16")}
+    made = make_problem(get_spec("norm"), {"kind": "rms", "eps": 1e-5}, inputs)
+    rows = [row_of(made, kernel="norm.triton.loop", us=1.0)]
+    write_rows(tmp_path / "sm_90" / "norm.json", rows)
+    found = choose_kernel(made, get_target("gfx1100"), Database("gfx1100", (tmp_path,)))
+    assert found.kernel_name == "norm.triton.loop" and "fastest on sm_90" in found.reason
 
 
 def test_nothing_measured(tmp_path: Path) -> None:
     target, made = get_target("gfx1100"), problem(300)
     found = choose_kernel(made, target, Database("gfx1100", (tmp_path,)))
-    kernel, config = candidates(made, target)[0]
-    assert (found.kernel_name, found.config) == (kernel.name, config)
-    assert "no row measured near" in found.reason
-    assert set(found.rejected) | {k.name for k, _ in candidates(made, target)} == {
-        k.name for k in triton_kernels_of("gemm")
-    }
+    assert "analytic model" in found.reason and not found.measured
+    names = {k.name for k, _ in candidates(made, target)}
+    assert found.kernel_name in names
+    assert set(found.rejected) | names == {k.name for k in triton_kernels_of("gemm")}
 
 
 def test_no_kernel() -> None:

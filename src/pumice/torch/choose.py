@@ -12,6 +12,7 @@ from pumice.targets import Target
 from pumice.torch.launch import BoundPlan
 from pumice.torch.vendor import vendors_of
 from pumice.tuning.gpu import choose_kernel, database
+from pumice.tuning.settle import compile_choice
 
 Call = Callable[[Mapping[str, torch.Tensor]], None]
 
@@ -35,7 +36,7 @@ def choose(problem: Problem, target: Target) -> Chosen:
     choice = choose_kernel(problem, target, rows, vendors=frozenset(vendors))
     if choice.kernel is None:
         return Chosen(choice.kernel_name, {}, choice.reason, vendors[choice.kernel_name])
-    plan = choice.kernel.plan(problem, target, choice.config)
-    return Chosen(
-        choice.kernel_name, choice.config, choice.reason, BoundPlan(problem, plan, target)
-    )
+    choice, binaries = compile_choice(problem, target, choice)
+    assert choice.kernel is not None
+    bound = BoundPlan(problem, choice.kernel.plan(problem, target, choice.config), target, binaries)
+    return Chosen(choice.kernel_name, choice.config, choice.reason, bound)

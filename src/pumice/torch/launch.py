@@ -7,7 +7,7 @@ fills in addresses, on PyTorch's current stream, so it can be captured in a CUDA
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,9 +54,12 @@ def architecture_of(index: int) -> Target:
 
 
 class BoundPlan:
-    """A plan's kernels with everything but the addresses."""
+    """A plan's kernels with everything but the addresses. binaries: of its launches, where they
+    are compiled already."""
 
-    def __init__(self, problem: Problem, plan: Plan, target: Target) -> None:
+    def __init__(
+        self, problem: Problem, plan: Plan, target: Target, binaries: Sequence[Binary] = ()
+    ) -> None:
         tensors = {**problem.tensors, **plan.workspaces}
         self.plan = plan
         self._workspaces = {
@@ -65,10 +68,10 @@ class BoundPlan:
         }
         self._launches: list[tuple[Any, tuple[int, int, int], list[Any], list[tuple[int, str]]]]
         self._launches = []
-        for launch in plan.launches:
+        for index, launch in enumerate(plan.launches):
             key = binary_key(launch, tensors, target)
             if key not in _binaries:
-                _binaries[key] = build(launch, tensors, target)
+                _binaries[key] = binaries[index] if binaries else build(launch, tensors, target)
             values = {**launch.constants, **launch.arguments}
             row = [values[name] for name in launch.kernel.arg_names]
             holes = [

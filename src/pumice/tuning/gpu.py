@@ -1,8 +1,10 @@
 """Which kernel computes a problem on a GPU, with the reason: a pure function of the problem, the
 architecture and measured rows, without a device and without PyTorch.
 
-A measured row of this very architecture first; else the kernel that another architecture measured,
-under a configuration for this one; else the first of the operator's order. The reason says which.
+A measured row of this very architecture first; else the kernel that was fastest on another one of
+the same vendor; else what the analytic model finds fastest (`tuning/model.py`), or the kernel that
+was fastest elsewhere for operators that are not modelled; else the first of the operator's order.
+The reason says which.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from pathlib import Path
 from pumice.errors import UnsupportedError
 from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.plan import Config, Problem, TritonKernel
-from pumice.targets import Target
+from pumice.targets import Target, get_target
+from pumice.tuning import model
 from pumice.tuning.database import DATA, Database, MeasuredRow
 
 MEASURED_FIRST = "sm_90"  # the architecture whose rows are borrowed where one has none
@@ -24,8 +27,8 @@ MEASURED_FIRST = "sm_90"  # the architecture whose rows are borrowed where one h
 @dataclass(frozen=True)
 class GpuChoice:
     """A kernel under a configuration. kernel: None for a provider's call, whose name is
-    kernel_name. reason: for a person. rejected: kernel → why it was passed over. measured: by a row
-    of this architecture."""
+    kernel_name. reason: for a person. rejected: kernel → why it was passed over. measured: on this
+    architecture, under this configuration."""
 
     kernel_name: str
     kernel: TritonKernel | None
@@ -84,27 +87,43 @@ def choose_kernel(
         kernel = kernels.get(row.kernel)
         if kernel is None:
             continue
-        reason, config = _measured(row, distance, target), row.config
-        offered = [dict(c) for c in kernel.configs(problem, target)]
-        if dict(config) not in offered:
-            config = offered[0]
-            reason += "; its configuration does not fit here, so the analytic one"
-        return GpuChoice(kernel.name, kernel, config, reason, rejected, measured=True)
+        reason = _measured(row, distance, target)
+        if dict(row.config) in [dict(c) for c in kernel.configs(problem, target)]:
+            return GpuChoice(kernel.name, kernel, row.config, reason, rejected, measured=True)
+        reason += "; its configuration does not fit here, so that of the "
+        return _judged([kernel], problem, target, reason, rejected)
     if not kernels:
         raise _unsupported(problem, target, rejected)
+    reason = ""
     if target.name != MEASURED_FIRST:
+        reason = f"no row for {target.name}; "
+        same = target.api == get_target(MEASURED_FIRST).api
         for row, _ in rows.of(MEASURED_FIRST).near(problem):
             kernel = kernels.get(row.kernel)
-            if kernel is not None:
-                reason = (
-                    f"no row for {target.name}; this kernel is the fastest on {MEASURED_FIRST}, "
-                    "its configuration is from the analytic model"
-                )
-                config = kernel.configs(problem, target)[0]
-                return GpuChoice(kernel.name, kernel, config, reason, rejected)
-    kernel = next(iter(kernels.values()))
-    reason = "no row measured near; first of the operator's order, analytic configuration"
-    return GpuChoice(kernel.name, kernel, kernel.configs(problem, target)[0], reason, rejected)
+            if kernel is not None and (same or problem.operator not in model.OPERATORS):
+                reason += f"this kernel is the fastest on {MEASURED_FIRST}, its configuration the "
+                return _judged([kernel], problem, target, reason, rejected)
+    reason = reason or "no row measured near; "
+    return _judged(list(kernels.values()), problem, target, reason, rejected)
+
+
+def _judged(
+    kernels: list[TritonKernel],
+    problem: Problem,
+    target: Target,
+    reason: str,
+    rejected: Mapping[str, str],
+) -> GpuChoice:
+    """What the model finds fastest, else the first."""
+    offered = [(k, config) for k in kernels for config in k.configs(problem, target)]
+    found = model.favourite(problem, target, offered)
+    if found is not None:
+        kernel, config, seconds = found
+        reason += f"analytic model's favourite of {len(offered)} ({seconds * 1e6:.1f} µs estimated)"
+        return GpuChoice(kernel.name, kernel, config, reason, rejected)
+    kernel, config = offered[0]
+    reason += "first of the operator's order, which its own analytic model sorts"
+    return GpuChoice(kernel.name, kernel, config, reason, rejected)
 
 
 def _measured(row: MeasuredRow, distance: float, target: Target) -> str:
