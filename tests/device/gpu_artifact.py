@@ -133,7 +133,8 @@ class _Builder:
         call("gemm", {"out_dtype": "float32"}, "out", x="rows", w=matrix)
         bounds = {"T": tokens, "S": sequences, "M": blocks, "R": rows}
         width = WIDTH if entry == "embed" else None
-        return Plan(tuple(launches), end, bounds, places["out"][0], width)
+        poison = Launch(FILL, (BufferRef("arena"), end, 0xFF), "poison")  # NaN
+        return Plan((poison, *launches), end, bounds, places["out"][0], width)
 
     def sample(self, rows: int) -> Plan:
         """Draws a token from each row of logits."""

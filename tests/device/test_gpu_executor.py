@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pumice.artifact import Launch, Manifest
+from pumice.artifact import Manifest
 from pumice.errors import (
     ArtifactError,
     DeviceError,
@@ -348,8 +348,9 @@ def test_a_damaged_plan(
 ) -> None:
     manifest = Manifest.load(artifact / "manifest.json")
     plan = manifest.entries["decode@2x2x4"]
-    first: Launch = dataclasses.replace(plan.launches[0], **change)  # type: ignore[arg-type]
-    damaged = dataclasses.replace(plan, launches=(first, *plan.launches[1:]))
+    fill, first, *rest = plan.launches
+    first = dataclasses.replace(first, **change)  # type: ignore[arg-type]
+    damaged = dataclasses.replace(plan, launches=(fill, first, *rest))
     directory = altered(artifact, tmp_path, entries={**manifest.entries, "decode@2x2x4": damaged})
     with pytest.raises(ArtifactError, match=message):
         loaded(directory)

@@ -118,6 +118,25 @@ def test_guesses_are_checked_by_the_device() -> None:
     assert toy.ahead == 0
 
 
+def test_guesses_do_not_change_what_a_seed_draws() -> None:
+    few = small_limits(vocab_size=VOCAB, context_length=64)
+
+    def model(tokens: np.ndarray) -> np.ndarray:
+        row = np.full(VOCAB, -4.0, np.float32)
+        row[int(tokens[-1] + 1) % 4] = 2.0  # mostly a loop, so that guesses are right now and then
+        return row
+
+    params = SamplingParams(max_tokens=40, temperature=1.0, seed=11)
+    texts = []
+    for speculation in (None, Speculation("ngram", adaptive=False)):
+        runs, _ = engine(DrawingToy(few, model), speculation=speculation)
+        texts.append(runs.generate([[0, 1, 2, 3, 0, 1]], params)[0].token_ids)
+        if runs.speculator is not None:
+            assert 0 < runs.speculator.accepted < runs.speculator.proposed
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 4
+
+
 def test_where_there_is_nothing_to_guess_steps_are_launched_ahead() -> None:
     def following(tokens: list[int]) -> int:
         return len(tokens) if len(tokens) < 30 else 7  # nothing repeats, and then all does

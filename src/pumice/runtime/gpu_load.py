@@ -84,10 +84,8 @@ def open_for(manifest: Manifest, device: str) -> DriverDevice:
             found = [p for p in found if runs_on(arch, p.arch)] or found
         chosen = choose.choose(found, name)
     except DeviceError as error:
-        raise DeviceError(
-            f"{_made_for(manifest)}: {error.message}",
-            hint=f"{error.hint or ''} This machine has {devices_here()}.".strip(),
-        ) from None
+        hint = f"{error.hint or ''} This machine has {devices_here()}.{_emulated(api, arch)}"
+        raise DeviceError(f"{_made_for(manifest)}: {error.message}", hint=hint.strip()) from None
     if not runs_on(arch, chosen.arch):
         raise ArtifactError(
             f"{_made_for(manifest)}; {_describe(chosen)} cannot run that code",
@@ -95,6 +93,13 @@ def open_for(manifest: Manifest, device: str) -> DriverDevice:
             f"This machine has {devices_here()}.",
         )
     return DriverDevice(driver, chosen)
+
+
+def _emulated(api: str, arch: str) -> str:
+    """What to do without such a card at all."""
+    if api not in choose.EMULATED:
+        return ""
+    return f" An emulated card runs the code, very slowly: --device {api}:emulated-{arch}."
 
 
 def find_device(device: str) -> DeviceProperties:

@@ -62,10 +62,8 @@ class Drawn:
             done.synchronize()
             tokens = host[: 4 * rows].view(np.int32)
             logprobs = host[self._part : end].view(np.float32)
-            finite = np.isfinite(logprobs)
-            if finite.all():
-                return tokens.copy()
-            found: npt.NDArray[np.int32] = np.where(finite, tokens, np.int32(DAMAGED))
+            found: npt.NDArray[np.int32] = tokens.copy()
+            found[~np.isfinite(logprobs)] = DAMAGED
             return found
 
         return result
