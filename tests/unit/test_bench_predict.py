@@ -9,7 +9,7 @@ import numpy as np
 import plan_toys as toys
 import pytest
 
-from pumice.artifact import KernelRecord
+from pumice.artifact import BufferRef, KernelRecord, Launch, Plan
 from pumice.bench.predict.calls import calls_of, plan_for, records_of
 from pumice.bench.predict.cards import CARDS, card_named, cards_of
 from pumice.bench.predict.measured import ASSUMED, Sample, line_of, samples_of
@@ -191,3 +191,18 @@ def test_prompts_are_cut_into_chunks_and_see_what_is_before_them() -> None:
     windowed = Predictor(toys.manifest(window=20), XTX)
     (step,) = windowed._generation(ModelTest("tg", 1, 500))
     assert step.nbytes == toys.LAYERS * (toys.WEIGHT + 20 * toys.KEY)
+
+
+def test_a_generated_token_is_drawn_too() -> None:
+    plain = toys.manifest()
+    record = KernelRecord("draw_1", "sample_tokens", "sample_tokens.triton", "", threads=512)
+    drawing = Plan((Launch("draw_1", (), "sample_tokens", (4, 1, 1)),), 0, {"R": 4}, BufferRef(""))
+    manifest = dataclasses.replace(
+        plain, entries={**plain.entries, "sample@4": drawing}, kernels=(*plain.kernels, record)
+    )
+    before, after = (Predictor(m, XTX) for m in (plain, manifest))
+    tests = expand([100], [8], [0], [1, 4])
+    launches = [(before.test(t).launches, after.test(t).launches) for t in tests]
+    assert launches == [(30, 30), (15, 15), (15, 16)]  # there is no plan for one row
+    step = after.step("decode", tokens=4, sequences=4, context=9)
+    assert step.calls[-1].call.operator == "sample_tokens"

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plan_toys as toys
 import pytest
 
 from pumice.bench.gpu_session import carry, contents
 from pumice.bench.gpu_session.check import check_answers, check_logits, relative_error
-from pumice.bench.gpu_session.greedy import alone, mixed
+from pumice.bench.gpu_session.greedy import alone, drawn, mixed
+from pumice.bench.model import run_test
+from pumice.bench.tests import ModelTest
 from pumice.errors import DeviceError, UsageError
-from pumice.runtime.step import StepBatch, StepLimits
+from pumice.runtime.step import RowSampling, SampledStep, StepBatch, StepLimits
 
 VOCABULARY, SIZE = 61, 4
 
@@ -59,6 +62,61 @@ def test_answers_do_not_depend_on_the_batch() -> None:
         assert a.first is not None and b.first is not None and (a.first == b.first).all()
         assert a.tokens[0] == a.first.argmax()
         assert a.margins[0] == pytest.approx(a.first.max() - np.sort(a.first)[-2])
+
+
+class _Drawing(_Model):
+    """Draws the likeliest token itself; a token may be read before the second launch after it."""
+
+    samples = True
+
+    def __init__(self, noise: float = 0.0) -> None:
+        super().__init__(noise)
+        self.drawn = np.zeros(0, np.int32)
+        self.launches = 0
+        self.ahead = 0
+
+    def launch(
+        self, batch: StepBatch, sampling: RowSampling, sources: np.ndarray | None = None
+    ) -> SampledStep:
+        assert (sampling.temperature == 0).all()
+        if sources is not None:
+            batch.tokens = np.where(sources >= 0, self.drawn[sources], batch.tokens)
+        logits = self.step(batch)
+        self.drawn = np.where(np.isfinite(logits).all(1), logits.argmax(1), -1).astype(np.int32)
+        self.launches += 1
+        number, tokens = self.launches, self.drawn
+
+        class Step:
+            def tokens(_self) -> np.ndarray:
+                assert self.launches - number < 2
+                self.ahead += self.launches > number
+                return tokens
+
+            def logits(_self) -> np.ndarray:
+                return logits
+
+        return Step()
+
+
+def test_a_device_that_draws_is_launched_ahead() -> None:
+    model = _Drawing()
+    found = drawn(model, model.limits, PROMPTS, 7)
+    assert found == [a.tokens for a in alone(_Model(), PROMPTS, 7)]
+    assert model.shapes == [(17, 4), *[(4, 4)] * 6] and model.ahead == 6
+    rows, first = _expected(_Model())
+    judged = check_answers(_Drawing(), rows, first, 1e-3)
+    assert [row["way"] for row in judged].count("drawn on the device") == 4
+    assert all(row["passed"] for row in judged)
+
+
+def test_a_generation_is_drawn_on_such_a_device() -> None:
+    model = _Drawing()
+    run_test(model, toys.manifest(), ModelTest("tg", 5, 3, 2), repeat=1)
+    # two prompts of 3; then twice one step, and five that follow each other
+    assert model.shapes == [(3, 1)] * 2 + [(2, 2)] * 12
+    assert model.ahead == 2 * 4
+    with pytest.raises(DeviceError, match="position 0 are not finite"):
+        run_test(_Drawing(float("nan")), toys.manifest(), ModelTest("tg", 2), repeat=1)
 
 
 def _expected(model: _Model) -> tuple[list[dict[str, Any]], np.ndarray]:

@@ -13,12 +13,18 @@ from typing import cast
 import numpy as np
 
 from pumice.artifact import Manifest
-from pumice.bench.ahead import generate_ahead
 from pumice.bench.costs import Cost, PlanCosts
 from pumice.bench.roofline import Roofline
 from pumice.bench.tests import ModelTest
 from pumice.errors import ContextLengthError, DeviceError, UsageError
-from pumice.runtime.step import Executable, SamplingExecutable, StepBatch, StepLimits
+from pumice.runtime.step import (
+    Executable,
+    RowSampling,
+    SampledStep,
+    SamplingExecutable,
+    StepBatch,
+    StepLimits,
+)
 
 _STRIDE = 7919
 
@@ -92,7 +98,7 @@ class Together:
             slots=self._first + np.int32(position),
             query_start=self._start,
             context_len=np.full(count, position + 1, dtype=np.int32),
-            block_table=np.ascontiguousarray(self._table[:, : position // self._size + 1]),
+            block_table=self._table[:, : position // self._size + 1],
             sample_rows=self._start[:-1],
         )
 
@@ -169,19 +175,53 @@ def _feed(executor: Executable, sequence: Sequence, start: int, count: int) -> N
 
 def _generate(
     executor: Executable, sequences: Sequence | Together, batch: int, start: int, count: int
-) -> np.ndarray:
-    """`count` steps of `batch` tokens from position `start` on; the last step's logits."""
+) -> None:
+    """`count` steps of `batch` tokens from position `start` on. An executable that draws tokens
+    itself continues with its own, the likeliest, and a step is launched before the tokens of the
+    one before it are read; else the tokens are given.
+    """
     ids = token_ids(executor.limits.vocab_size, count * batch)
-
-    def batch_of(i: int) -> StepBatch:
-        return sequences.batch(ids[i * batch : (i + 1) * batch], start + i)
-
     if getattr(executor, "samples", False):
-        return generate_ahead(cast(SamplingExecutable, executor), batch_of, count, batch)
-    logits = np.zeros((0, 0), np.float32)
+        _draw(cast(SamplingExecutable, executor), sequences, ids[:batch], start, count)
+        return
     for i in range(count):
-        logits = executor.step(batch_of(i))
-    return logits
+        logits = executor.step(sequences.batch(ids[i * batch : (i + 1) * batch], start + i))
+        if i == count - 1:
+            _finite(logits, start + i)
+
+
+def _draw(
+    executor: SamplingExecutable, sequences: Sequence | Together, first: np.ndarray, start: int,
+    count: int,
+) -> None:  # fmt: skip
+    rows = np.arange(len(first), dtype=np.int32)
+    likeliest, before = greedy_rows(len(first)), None
+    for i in range(count):
+        batch = sequences.batch(first, start + i)
+        step = executor.launch(batch, likeliest, rows if i else None)
+        if before is not None:
+            _drawn(before, start + i - 1)
+        before = step
+    if before is not None:
+        _drawn(before, start + count - 1)
+
+
+def _drawn(step: SampledStep, position: int) -> None:
+    if (step.tokens() < 0).any():
+        raise DeviceError(f"the logits at position {position} are not finite")
+
+
+def greedy_rows(count: int) -> RowSampling:
+    """The likeliest token of each row."""
+    zeros = np.zeros(count, np.int32)
+    return RowSampling(
+        temperature=np.zeros(count, np.float32),
+        seeds=np.zeros(count, np.int64),
+        draws=zeros,
+        top_k=zeros,
+        top_p=np.ones(count, np.float32),
+        min_p=np.zeros(count, np.float32),
+    )
 
 
 def _finite(logits: np.ndarray, position: int) -> None:
@@ -208,14 +248,12 @@ def run_test(
         if test.kind == "tg":
             _generate(executor, together, test.batch, test.depth, 1)
             start = time.perf_counter()
-            logits = _generate(executor, together, test.batch, test.depth + 1, test.tokens)
+            _generate(executor, together, test.batch, test.depth + 1, test.tokens)
         else:
             start = time.perf_counter()
             for sequence in sequences:
                 _feed(executor, sequence, test.depth, test.tokens)
         seconds = time.perf_counter() - start
-        if test.kind == "tg":
-            _finite(logits, test.depth + test.tokens)
         if index:
             runs.append(test.all_tokens / seconds)
         if progress is not None:

@@ -136,6 +136,8 @@ def _plans(manifest: Manifest) -> dict[str, str]:
     size = manifest.cache.block_size
     found: dict[str, list[tuple[dict[str, int], int]]] = {}
     for name, plan in manifest.entries.items():
+        if "T" not in plan.bounds:  # it draws tokens
+            continue
         found.setdefault(name.partition("@")[0], []).append((plan.bounds, len(plan.launches)))
     texts = {}
     for entry, rows in found.items():

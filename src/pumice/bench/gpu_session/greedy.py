@@ -1,5 +1,5 @@
-"""Greedy answers on an executor, step by step: prompts alone, and in a batch that they join one
-after the other while the others decode."""
+"""Greedy answers on an executor, step by step: prompts alone, in a batch that they join one after
+the other while the others decode, and with tokens that the device draws itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from pumice.bench.model import greedy_rows
 from pumice.errors import DeviceError
-from pumice.runtime.step import Executable, StepBatch, StepLimits
+from pumice.runtime.step import (
+    Executable,
+    SampledStep,
+    SamplingExecutable,
+    StepBatch,
+    StepLimits,
+)
 
 
 @dataclass
@@ -107,3 +114,24 @@ def mixed(executor: Executable, prompts: Sequence[Sequence[int]], count: int) ->
             waiting[i] = [answers[i].take(logits)]
         step += 1
     return answers
+
+
+def drawn(
+    executor: SamplingExecutable, limits: StepLimits, prompts: Sequence[Sequence[int]], count: int
+) -> list[list[int]]:
+    """All prompts in one step, then `count` − 1 steps together, each launched before the tokens of
+    the one before it are read: they stay on the device. Returns the tokens of each prompt.
+    """
+    places = lanes(limits, len(prompts), max(len(prompt) for prompt in prompts) + count)
+    likeliest = greedy_rows(len(prompts))
+    sources = np.arange(len(prompts), dtype=np.int32)
+    first = ragged(list(zip(places, prompts, strict=True)), limits)
+    launched: SampledStep = executor.launch(first, likeliest, None)
+    found = []
+    for _ in range(count - 1):
+        batch = ragged([(lane, [0]) for lane in places], limits)  # in the place of what is drawn
+        following = executor.launch(batch, likeliest, sources)
+        found.append(launched.tokens().copy())
+        launched = following
+    found.append(launched.tokens().copy())
+    return [[int(token) for token in row] for row in np.stack(found, axis=1)]

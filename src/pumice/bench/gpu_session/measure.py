@@ -139,7 +139,7 @@ class Run:
         for index, row in enumerate(found):
             self.results["answers"].append({"model": name, "index": index, **row})
         wrong = [row for row in found if not row["passed"]]
-        worst = max(row["logits_error"] for row in found)
+        worst = max(row["logits_error"] or 0.0 for row in found)
         self.say(
             f"{self.seconds:5.0f} s  {name}: {len(found) - len(wrong)} of {len(found)} as on the "
             f"CPU; largest error of logits {worst:.2g}"

@@ -103,8 +103,14 @@ class Predictor:
         self._calls = functools.cache(self._calls_of)
 
     def _calls_of(self, name: str) -> list[tuple[PlanCall, Shape, Occupancy]]:
+        """Of a plan; of one that generates also those that draw the tokens."""
+        plan = self.manifest.entries[name]
+        calls = calls_of(plan, self._records)
+        drawing = self.manifest.entries.get(f"sample@{plan.bounds['R']}")
+        if name.startswith("decode@") and drawing is not None:
+            calls += calls_of(drawing, self._records)
         found = []
-        for call in calls_of(self.manifest.entries[name], self._records):
+        for call in calls:
             held = occupancy(call.record, self.target)
             blocks = math.prod(call.main.grid or (1, 1, 1))
             waves = -(-call.record.threads // self.target.wave)
