@@ -150,7 +150,8 @@ def _first_fill(selected: list[Selected], offsets: dict[str, int]) -> list[Launc
     nbytes = _restored(selected)
     if not nbytes:
         return []
-    return [Launch(FILL, (BufferRef("arena", offset=offsets[RESTORED]), nbytes, 0), "zero counters")]
+    place = BufferRef("arena", offset=offsets[RESTORED])
+    return [Launch(FILL, (place, nbytes, 0), "zero counters")]
 
 
 def _place(
