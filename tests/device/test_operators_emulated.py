@@ -1,66 +1,95 @@
-"""Every Triton operator's machine code for AMD's GPUs, through the ROCm runtime's driver layer on
-emulated cards, against the operators' references.
+"""Every Triton operator's machine code for AMD's GPUs, executed on emulated cards that look for
+races, accesses out of bounds and NaN, and judged as `pumice verify` does.
 
-One case an operator here, round the architectures: the smallest that its favourite kernel takes and
-that is not empty.
+RDNA3, CDNA3 and RDNA4 run the smallest case of every kernel, and for each operator a larger one
+that differs between the cards; the other architectures take turns over the operators. `pumice
+verify --target ARCH --all` runs all cases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
-
 import numpy as np
 import pytest
-from triton_harness import make_problem, relative_error
+from emulated_cases import full_cases, passes, smallest
 
+from pumice.operators.gemm.product import of_problem
+from pumice.operators.gemm.triton_plan import GemmTiled
 from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
-from pumice.operators.triton.plan import TritonKernel
-from pumice.runtime.devices.driver.choose import open_device
-from pumice.targets import get_target
-from pumice.verify.runner import Runner
+from pumice.operators.triton.plan import Config, Plan, Problem
+from pumice.targets import Target, get_target
+from pumice.verify.verify import case_at
 
 ARCHS = ("gfx1100", "gfx942", "gfx1201")
+OTHERS = ("gfx90a", "gfx950", "gfx1151", "gfx1200")
 
 
-@cache
-def runner(arch: str) -> Runner:
-    return Runner(open_device(f"rocm:sanitized-{arch}"), get_target(arch))
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", GPU_OPERATORS)
+def test_every_kernel(name: str, arch: str) -> None:
+    ran = [
+        passes(found, arch) for k in triton_kernels_of(name) if (found := smallest(name, k, arch))
+    ]
+    assert ran, f"{name} has no kernel for {arch}"
 
 
-def smallest(name: str, kernel: TritonKernel, arch: str) -> tuple[Any, Any] | None:
-    """(attrs, inputs) of a kernel's smallest case on an architecture."""
-    spec, target = get_spec(name), get_target(arch)
-    taken = []
-    for attrs, inputs in spec.cases(np.random.default_rng(7)):
-        problem = make_problem(spec, attrs, inputs)
-        if kernel.supports(problem, target) is None and all(a.size for a in inputs.values()):
-            taken.append((sum(a.size for a in inputs.values()), len(taken), attrs, inputs))
-    return min(taken)[2:] if taken else None
+@pytest.mark.parametrize("turn", range(len(ARCHS)), ids=ARCHS)
+@pytest.mark.parametrize("name", GPU_OPERATORS)
+def test_another_case(name: str, turn: int) -> None:
+    """Of those beyond the smallest that the favourite kernel takes, another one on each card."""
+    for kernel in triton_kernels_of(name):
+        found = full_cases(name, kernel, ARCHS[turn])[1:]
+        if found:
+            passes(found[(len(found) * (2 * turn + 1)) // (2 * len(ARCHS))], ARCHS[turn])
+            return
+    pytest.skip(f"{name} has one case")
 
 
-def favourites() -> Iterator[tuple[str, TritonKernel, str]]:
-    """Each operator's first kernel that has such a case, on the next architecture that has one."""
-    for index, name in enumerate(GPU_OPERATORS):
-        turns = [ARCHS[(index + turn) % len(ARCHS)] for turn in range(len(ARCHS))]
-        choices = [(kernel, arch) for kernel in triton_kernels_of(name) for arch in turns]
-        kernel, arch = next(c for c in choices if smallest(name, *c) is not None)
-        yield name, kernel, arch
+@pytest.mark.parametrize("at", range(len(GPU_OPERATORS)), ids=list(GPU_OPERATORS))
+def test_the_other_architectures_take_turns(at: int) -> None:
+    name = list(GPU_OPERATORS)[at]
+    arch = OTHERS[at % len(OTHERS)]
+    found = [smallest(name, kernel, arch) for kernel in triton_kernels_of(name)]
+    cases = [case for case in found if case is not None]
+    assert cases, f"{name} has no kernel for {arch}"
+    passes(cases[0], arch)
 
 
-KERNELS = list(favourites())
+def test_a_mix_of_whole_and_split_tiles() -> None:
+    """What stream K does on a card with fewer units than tiles: the cases are too small for it."""
+    rng = np.random.default_rng(3)
+    inputs = {
+        "x": rng.standard_normal((17, 200), np.float32).astype(np.float16),
+        "w": rng.standard_normal((72, 200), np.float32).astype(np.float16),
+    }
+    config = {"BM": 32, "BN": 16, "BK": 32, "warps": 4, "stages": 2, "split": 3}
+
+    class Mixed:
+        name = "gemm.triton.mixed"
+
+        def supports(self, problem: Problem, target: Target) -> None:
+            return None
+
+        def configs(self, problem: Problem, target: Target) -> list[Config]:
+            return [config]
+
+        def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
+            return GemmTiled().launches(of_problem(problem), target, config, 2)
+
+    passes(case_at(get_spec("gemm"), Mixed(), 0, {}, inputs), "gfx1100")
 
 
-@pytest.mark.parametrize(
-    ("name", "kernel", "arch"), KERNELS, ids=[f"{k.name}-{arch}" for _, k, arch in KERNELS]
-)
-def test_smallest_case(name: str, kernel: TritonKernel, arch: str) -> None:
-    spec = get_spec(name)
-    case = smallest(name, kernel, arch)
-    assert case is not None
-    attrs, inputs = case
-    got = runner(arch).case(spec, kernel, attrs, inputs)
-    for output, expected in spec.reference(attrs, inputs).items():
-        error = relative_error(got[output], expected)
-        assert error <= spec.tolerance[got[output].dtype.name], (output, error)
+def test_every_operator_has_a_kernel_everywhere() -> None:
+    for arch in (*ARCHS, *OTHERS):
+        for name in GPU_OPERATORS:
+            kernels = triton_kernels_of(name)
+            assert any(smallest(name, kernel, arch) for kernel in kernels), (name, arch)
+
+
+def test_a_wrong_reference_is_noticed() -> None:
+    kernel = triton_kernels_of("softmax")[0]
+    case = smallest("softmax", kernel, "gfx1100")
+    assert case is not None and get_target("gfx1100").wave == 32
+    wrong = {"x": np.asarray(case.inputs["x"]) * 0}
+    other = case_at(case.spec, kernel, case.index, case.attrs, wrong)
+    with pytest.raises(AssertionError, match="error"):
+        passes(case, "gfx1100", expected=case.spec.reference(other.attrs, other.inputs))
