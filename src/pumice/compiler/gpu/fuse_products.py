@@ -136,9 +136,7 @@ def _fused(
     else:
         tensors["out"] = call.tensors["out"]
     label = " + ".join(part.label for part in parts) + (" + residual" if residual else "")
-    return replace(
-        call, operator=FUSED, attrs=attrs, tensors=tensors, outputs=outputs, label=label
-    )
+    return replace(call, operator=FUSED, attrs=attrs, tensors=tensors, outputs=outputs, label=label)
 
 
 def _reader(
@@ -194,9 +192,7 @@ def _is_producer(calls: Sequence[Call], uses: Mapping[Any, list[int]], index: in
     )  # fmt: skip
 
 
-def _decide(
-    ways: Sequence[_Way], selection: Selection
-) -> tuple[_Way, str, Mapping[str, str]]:
+def _decide(ways: Sequence[_Way], selection: Selection) -> tuple[_Way, str, Mapping[str, str]]:
     """The fastest way, the reason, and why the others are not."""
     costs: list[list[Cost]] = []
     possible: list[_Way] = []

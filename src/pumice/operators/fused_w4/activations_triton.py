@@ -63,9 +63,7 @@ def normed_pairs(
     """The same of x · factor · weight, rounded to 16 bits; x and weight are float32."""
     k = first * 32 + tl.arange(0, GROUPS * 32)
     inside = k < K
-    value = tl.load(
-        x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0
-    )
+    value = tl.load(x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0)
     gain = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
     value = value * factor[:, None] * gain[None, :]
     half = value.to(tl.bfloat16) if BRAIN else value.to(tl.float16)
