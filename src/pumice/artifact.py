@@ -132,7 +132,7 @@ class KernelRecord:
     kinds: tuple[str, ...] = ()
     threads: int = 0
     shared_bytes: int = 0
-    # NVIDIA: may begin before the launch in front of it has ended; the kernel itself waits for that.
+    # NVIDIA: it may begin before the launch in front of it has ended; the kernel waits for it.
     programmatic: bool = False
 
 

@@ -1,5 +1,5 @@
-"""Decode steps whose products have taken norm, gate and residual in, and steps where each is its own
-launch, say the same as Transformers, on emulated AMD GPUs."""
+"""Decode steps whose products have taken norm, gate and residual in, and steps where each is a
+launch of its own, say the same as Transformers, on emulated AMD GPUs."""
 
 from __future__ import annotations
 

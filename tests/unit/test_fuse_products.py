@@ -1,4 +1,4 @@
-"""Calls around products with 4-bit weights become one: the same numbers, fewer calls, and a reason."""
+"""Calls around products with 4-bit weights become one: the same numbers, fewer calls, a reason."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How long a call takes: as it was measured, or as bytes and launches say.
 
 The estimate compares ways to compute the same on one device, no more: a launch costs what the
-smallest kernels took on an H200 in a captured graph, memory gives a share of its bandwidth, and what
-every program reads again comes from the last cache.
+smallest kernels took on an H200 in a captured graph, memory gives a share of its bandwidth, and
+what every program reads again comes from the last cache.
 """
 
 from __future__ import annotations

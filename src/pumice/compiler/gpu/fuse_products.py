@@ -1,11 +1,11 @@
-"""Fewer launches in a decode plan: calls around a product with 4-bit weights become one, `fused_w4`.
+"""Fewer launches in a decode plan: what stands around a product with 4-bit weights joins it.
 
     product, norm that adds its result, product  →  product += residual; norm and product
     norm, product                                →  norm and product
     product, silu(gate) · up                     →  product with that at its end
 
-Each place is decided for itself: what was measured counts, and where a row lacks on either side, the
-estimate of `cost.py`. The reason is kept in the manifest, whichever way it went.
+Each place is decided for itself: what was measured counts, and where a row lacks on either side,
+the estimate of `cost.py`. The reason is kept in the manifest, whichever way it went.
 """
 
 from __future__ import annotations

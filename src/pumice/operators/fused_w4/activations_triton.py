@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-"""Activations as the products of `kernel_triton.py` want them: a thread holds the 32 of a group as 16
-packed pairs, for all rows of weights that its program walks over."""
+"""Activations as `kernel_triton.py` wants them: a thread holds the 32 of a group as 16 packed
+pairs, for all rows of weights that its program walks over."""
 
 import triton
 import triton.language as tl
@@ -16,7 +16,10 @@ from pumice.operators.gemm_w4.decode_triton import (
 
 
 @triton.jit
-def loaded_pairs(x, token, x_stride, first, words, TOKENS: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+def loaded_pairs(
+    x, token, x_stride, first, words,
+    TOKENS: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """16 tensors of pairs, int32[TOKENS, 1, GROUPS], of 16-bit activations from group `first` on;
     zero beyond K. x_stride: in pairs."""
     j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]

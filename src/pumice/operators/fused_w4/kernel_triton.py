@@ -170,7 +170,7 @@ def persistent(
     n, row = _rows(tl.program_id(0), N, half, GATED, ROWS)
     fetched = ()
     for s in tl.static_range(SLICES):
-        fetched = fetched + (
+        fetched += (
             _fetch(
                 w, scales, zeros, mins, row, s * GROUPS, words, groups, scale_columns, None,
                 ZERO, PER, GROUPS, s < FULL,
@@ -191,7 +191,7 @@ def persistent(
             )
         else:
             pairs = loaded_pairs(x, token, x_stride, s * GROUPS, words, TOKENS, GROUPS, s < FULL)
-        activations = activations + (
+        activations += (
             prepared(pairs, ZERO if not ZEROS else 0, CODE, BRAIN, SCALE_X, ZEROS or MINS),
         )
     m = tl.arange(0, TOKENS).to(tl.int64)[:, None]
@@ -210,7 +210,7 @@ def persistent(
         coming = ()
         if AHEAD:
             for s in tl.static_range(SLICES):
-                coming = coming + (
+                coming += (
                     _fetch(
                         w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
                         wanted, ZERO, PER, GROUPS, s < FULL,
@@ -223,7 +223,7 @@ def persistent(
                 TOKENS, ROWS, GROUPS,
             )  # fmt: skip
             if not AHEAD:  # into the registers that this slice's words leave
-                coming = coming + (
+                coming += (
                     _fetch(
                         w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
                         wanted, ZERO, PER, GROUPS, s < FULL,

@@ -1,4 +1,4 @@
-"""fused_w4: a product with 4-bit weights for few tokens, and what stands beside it in a decoder layer.
+"""fused_w4: a product with 4-bit weights for few tokens, and what stands beside it in a layer.
 
     a   = rms(x) · norm_weight rounded to `dtype`, where norm_weight is given, else x
     y   = a · dequantize(w)ᵀ (+ bias)

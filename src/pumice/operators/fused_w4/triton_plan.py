@@ -91,7 +91,8 @@ def _registers(problem: Problem, target: Target, shape: tuple[int, ...]) -> int:
     words, wide = problem["w"].shape[1], 4 * along * target.wave
     slices = cdiv(words, wide)
     mine = max(1, rows * along // warps)  # rows that a thread meets
-    held = 0 if words % wide == 0 else 12 if ahead else 40  # what a partial slice costs
+    # What a partial slice costs, as ptxas does it.
+    held = 0 if words % wide == 0 else 12 if ahead or target.api != "cuda" else 40
     held += slices * ((_PAIRS + 1) * tokens + 5 * mine * (1 + ahead)) + 3 * tokens * mine
     # The norm's values, before they are pairs.
     return max(held, 48 * tokens * along // warps) if "norm_weight" in problem else held
@@ -103,12 +104,12 @@ def _fits(problem: Problem, target: Target, shape: tuple[int, ...]) -> bool:
     groups = problem["w"].shape[1] // 4
     threads = warps * target.wave
     registers = _registers(problem, target, shape)
-    file = 65536 if target.api == "cuda" else 98304
+    file = 65536 if target.api == "cuda" else 131072 if target.vgprs > 256 else 98304
     return (
         threads <= 1024
         and along * target.wave <= max(next_power_of_2(groups), target.wave)
         and rows * along >= warps
-        and registers <= 200
+        and registers <= (210 if target.wave == 32 and target.api == "rocm" else 240)
         and registers * threads * units <= file
         and (units <= MOST_NORMING or "norm_weight" not in problem)
         and (not early or target.matrix_unit in ("wgmma", "tcgen05"))
@@ -176,15 +177,16 @@ class Persistent:
         constants |= {
             # In the middle of the codes, where minima follow: float16 sums stay small.
             "ZERO": 8 if "mins" in problem and code == 1 else int(attrs.get("zero", 0)),
-            "PER": int(attrs["group"]) // 32, "CODE": code,
-            "BRAIN": brain, "SCALE_X": code == 1 or (code == 2 and brain),
-            "AHEAD": bool(config["ahead"]), "GATED": bool(attrs.get("activation")), "EARLY": bool(config.get("early")),
+            "PER": int(attrs["group"]) // 32, "CODE": code, "BRAIN": brain,
+            "SCALE_X": code == 1 or (code == 2 and brain),
+            "GATED": bool(attrs.get("activation")),
+            "AHEAD": bool(config["ahead"]), "EARLY": bool(config["early"]),
             "TOKENS": tokens, "ROWS": config["rows"], "GROUPS": config["groups"],
             "SLICES": cdiv(groups, config["groups"]), "FULL": groups // config["groups"],
             # Columns that are squared and added at once, for the norm.
             "CHUNK": min(next_power_of_2(k), 32 * config["warps"] * target.wave // tokens),
         }  # fmt: skip
-        options = {"cuda": {"launch_pdl": True}} if config.get("early") else {}
+        options = {"cuda": {"launch_pdl": True}} if config["early"] else {}
         return Plan(
             (
                 Launch(
