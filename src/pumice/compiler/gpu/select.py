@@ -40,11 +40,15 @@ def similar(problem: Problem) -> Iterator[tuple[str, Problem]]:
         yield "measured with outputs of the inputs' type", plain
     for dtype in _HALF:
         tensors = {name: _as_measured(name, t, dtype) for name, t in problem.tensors.items()}
-        other = replace(plain, tensors=tensors)
+        attrs = plain.attrs
+        if problem.operator == "fused_w4":  # its residual stream is float32 everywhere
+            tensors |= {n: t for n, t in problem.tensors.items() if t.dtype == "float32"}
+            attrs = attrs | {"dtype": dtype} if "dtype" in attrs else attrs
+        other = replace(plain, tensors=tensors, attrs=attrs)
         if other != plain:
             yield f"measured in {dtype}", other
         if problem.attrs.get("packing") == "rows":
-            packed = {**plain.attrs, "packing": "blocks"}
+            packed = {**attrs, "packing": "blocks"}
             yield "measured with the other packing", replace(other, attrs=packed)
 
 
