@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from pumice.compiler.gpu.binaries import write_kernels
 from pumice.compiler.gpu.lower import GpuLowering
 from pumice.compiler.gpu.sampling import sampling_plans
 from pumice.compiler.gpu.shapes import PlanShape, plan_shapes
-from pumice.compiler.gpu.weights import write_gpu_weights
+from pumice.compiler.gpu.weights import GpuWeight, write_gpu_weights
 from pumice.compiler.graph import Graph, from_relax
 from pumice.compiler.passes.context import PassContext
 from pumice.compiler.passes.gather_early import gather_early
@@ -127,7 +128,7 @@ def package(
             "max_sequences": options.max_sequences,
             "max_rows": options.max_rows,
             "fusions": lowering.fusions,
-            "weights": {use.key: f"{use.form}: {use.reason}" for use in lowering.weights.values()},
+            "weights": _forms(lowering.weights),
         },
         weights=tuple(row for use in lowering.weights.values() for row in use.records()),
     )
@@ -191,6 +192,11 @@ def _dump_plans(dump: Dump, plans: dict[str, Plan], lowering: GpuLowering) -> No
             for index, launch in enumerate(plan.launches)
         ]
         (dump.root / f"5-plan.{entry}.txt").write_text("\n".join(lines) + "\n")
+
+
+def _forms(weights: Mapping[str, GpuWeight]) -> dict[str, int]:
+    """How many matrices are held in which form, and why."""
+    return Counter(f"{w.form}: {w.reason}" for w in weights.values() if w.form != "vector")
 
 
 def _versions() -> dict[str, str]:
