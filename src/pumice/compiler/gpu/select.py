@@ -43,7 +43,7 @@ def similar(problem: Problem) -> Iterator[tuple[str, Problem]]:
         attrs = plain.attrs
         if problem.operator == "fused_w4":  # its residual stream is float32 everywhere
             tensors |= {n: t for n, t in problem.tensors.items() if t.dtype == "float32"}
-            attrs = attrs | {"dtype": dtype} if "dtype" in attrs else attrs
+            attrs = {**attrs, "dtype": dtype} if "dtype" in attrs else attrs
         other = replace(plain, tensors=tensors, attrs=attrs)
         if other != plain:
             yield f"measured in {dtype}", other
