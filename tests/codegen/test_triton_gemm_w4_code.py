@@ -120,6 +120,13 @@ def test_minima_on_matrix_units(target: Target) -> None:
                 assert MATRIX[str(target.matrix_unit)] in text
 
 
+@pytest.mark.parametrize("m", [16, 64])
+def test_tiles_where_a_row_ends_inside_a_block(m: int) -> None:
+    """SmolLM2's width, masked loads beside stages in RDNA's registers."""
+    _, attrs, inputs = bench_problem(m, 3072, 576, 32, "mins", packing="rows")
+    compiled(Tiled(), problem_of(SPEC, attrs, inputs), get_target("gfx1100"))
+
+
 def test_two_steps() -> None:
     for name, packing in (("gfx942", "rows"), ("sm_90", "blocks")):
         unpack, product = compiled(TwoStep(), _problem(1024, packing), get_target(name))

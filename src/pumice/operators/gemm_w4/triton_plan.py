@@ -33,6 +33,16 @@ _TILES = {
         (128, 64, 64, 8, 2), (64, 32, 128, 4, 2),
     ),
 }  # fmt: skip
+# (outputs, K, warps, stages) of tiles for up to 64 tokens.
+_FEW = (
+    (64, 128, 4, 4), (64, 128, 4, 3), (128, 128, 8, 3), (128, 128, 4, 3), (64, 256, 4, 3),
+    (32, 128, 2, 4), (64, 64, 4, 4), (32, 256, 4, 3), (128, 64, 4, 4), (64, 128, 4, 2),
+    (32, 64, 2, 2),
+)  # fmt: skip
+_FEW_REGISTERS = (
+    (64, 128, 4, 2), (64, 64, 4, 2), (32, 128, 4, 2), (32, 64, 4, 2), (128, 64, 8, 2),
+    (32, 128, 2, 2), (32, 64, 2, 2), (64, 128, 4, 1),
+)  # fmt: skip
 
 
 def weight_reason(operator: str, problem: Problem, target: Target) -> str | None:
@@ -284,11 +294,9 @@ class Tiled:
 
         if m <= 64:
             bm = max(16, next_power_of_2(m))
-            for bn, bk, warps, stages in (
-                (64, 128, 4, 4), (64, 128, 4, 3), (128, 128, 8, 3), (128, 128, 4, 3),
-                (64, 256, 4, 3), (32, 128, 2, 4), (64, 64, 4, 4), (32, 256, 4, 3),
-                (128, 64, 4, 4), (64, 128, 4, 2), (32, 64, 2, 2),
-            ):  # fmt: skip
+            # AMD's compiler keeps a stage in registers, of which RDNA has 256 a lane.
+            few = _FEW_REGISTERS if target.matrix_unit == "wmma" else _FEW
+            for bn, bk, warps, stages in few:
                 add(bm, bn, bk, warps, stages)
         else:
             for bm, bn, bk, warps, stages in _TILES[target.matrix_unit == "wgmma"]:
