@@ -2,8 +2,9 @@
 
 w4      4-bit codes, eight a word (`operators/gemm_w4/layout.py`), float16 scales, and minima where
         the format has them
-w8      int8 codes, float16 scales
-dense   float16 or bfloat16, for formats that no kernel reads packed; the reason is kept
+w8      8-bit codes, for formats of five and more bits, and for those whose scales or groups the
+        4-bit kernels cannot read; the reason is kept
+dense   float16 or bfloat16
 vector  float32: norms and inverse frequencies; biases are in the activations' type
 """
 
@@ -35,15 +36,13 @@ def form_of(fmt: QuantFormat) -> tuple[str, str]:
     """(form, reason) of a format."""
     if not fmt.affine:
         return "dense", "the weights are floats"
+    if fmt.code_bits == 8:
+        return "w8", "8-bit codes"
     if fmt.scale_dtype != "float16":
-        return "dense", f"{fmt.name}: its scales need more bits than float16 has"
+        return "w8", f"{fmt.name}: 4-bit kernels read float16 scales, which are too coarse"
     if fmt.group % 32:
-        return "dense", f"{fmt.name}: groups of {fmt.group}"
-    if fmt.code_bits == 4:
-        return "w4", "4-bit codes as the file has them"
-    if fmt.has_min:
-        return "dense", f"{fmt.name}: 8-bit codes with minima"
-    return "w8", "8-bit codes as the file has them"
+        return "w8", f"{fmt.name}: 4-bit kernels read groups of 32, not of {fmt.group}"
+    return "w4", "4-bit codes"
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,16 @@ class GpuWeight:
     @property
     def attrs(self) -> dict[str, Any]:
         """Of the product and of the embedding."""
-        if self.form == "w4":
-            zero = 0 if self.format.has_min else self.format.zero
-            return {"group": self.format.group, "zero": zero, "packing": self.packing}
-        return {"group": self.format.group} if self.form == "w8" else {}
+        if self.form not in ("w4", "w8"):
+            return {}
+        zero = 0 if self.format.has_min or self._signed else self.format.zero
+        found: dict[str, Any] = {"group": self.format.group, "zero": zero}
+        return found | ({"packing": self.packing} if self.form == "w4" else {})
+
+    @property
+    def _signed(self) -> bool:
+        """Whether 8-bit codes are kept less their zero, as int8."""
+        return self.form == "w8" and self.format.zero == 128 and not self.format.has_min
 
     def specs(self) -> dict[str, TensorSpec]:
         """Argument name → spec. A vector has the single name ""."""
@@ -79,9 +84,12 @@ class GpuWeight:
         n, k = self.shape
         if self.form == "dense":
             return {"w": TensorSpec((n, k), self.dtype)}
-        groups = TensorSpec((n, k // self.format.group), "float16")
-        words = TensorSpec((n, k // 8), "int32") if self.form == "w4" else None
-        found = {"w": words or TensorSpec((n, k), "int8"), "scales": groups}
+        groups = TensorSpec((n, k // self.format.group), self.format.scale_dtype)
+        codes = TensorSpec((n, k), "int8" if self._signed else "uint8")
+        found = {
+            "w": TensorSpec((n, k // 8), "int32") if self.form == "w4" else codes,
+            "scales": groups,
+        }
         if self.format.has_min:
             found["mins"] = groups
         return found
@@ -134,12 +142,15 @@ class GpuWeight:
         affine = concatenate([v for v in values if isinstance(v, AffineWeight)])
         if self.form == "w4":
             words = pack(affine.codes, self.packing)
+        elif self._signed:
+            words = (affine.codes.astype(np.int16) - 128).astype(np.int8)
         else:
-            words = (affine.codes.astype(np.int16) - self.format.zero).astype(np.int8)
-        found = {"w": words, "scales": affine.scales.astype(np.float16, copy=False)}
+            words = affine.codes
+        dtype = numpy_dtype(self.format.scale_dtype)
+        found = {"w": words, "scales": affine.scales.astype(dtype, copy=False)}
         if self.format.has_min:
             assert affine.mins is not None
-            found["mins"] = affine.mins.astype(np.float16, copy=False)
+            found["mins"] = affine.mins.astype(dtype, copy=False)
         return {f"{self.key}.{name}": array for name, array in found.items()}
 
 
