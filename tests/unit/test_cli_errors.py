@@ -37,6 +37,14 @@ def failed(result: Result, status: int, *messages: str) -> None:
     assert "error: " in result.stderr.lower()
 
 
+@pytest.mark.parametrize("command", ["chat", "run", "bench", "compile"])
+def test_a_target_for_another_device(command: str, cache: Path) -> None:
+    prompt = {"chat": ["--prompt", "x"], "run": ["x"]}.get(command, [])
+    options = ["--target", "gfx1100", "--device", "cpu", "--cache-dir", cache]
+    failed(run(command, *prompt, *options), 2, "gfx1100 is for rocm; --device is cpu")
+    assert not cache.exists()
+
+
 @pytest.mark.parametrize("command", ["chat", "run", "bench", "compile", "inspect", "pull"])
 def test_a_missing_file(command: str, cache: Path) -> None:
     given = ["-m", "missing.gguf"]

@@ -59,6 +59,8 @@ class ModelRequest:
         if not is_artifact(self.model):  # which has its own
             found = resolve_target(target, device)
             target = found.name
+            if device != "auto" and device.partition(":")[0] != found.api:
+                raise UsageError(f"--target {target} is for {found.api}; --device is {device}")
             allowed = ACTIVATIONS if found.api == "cpu" else (*ACTIVATIONS, *GPU_ACTIVATIONS)
             if self.activations not in allowed:
                 raise UsageError(
