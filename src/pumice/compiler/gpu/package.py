@@ -196,7 +196,8 @@ def _dump_plans(dump: Dump, plans: dict[str, Plan], lowering: GpuLowering) -> No
 
 def _forms(weights: Mapping[str, GpuWeight]) -> dict[str, int]:
     """How many matrices are held in which form, and why."""
-    return Counter(f"{w.form}: {w.reason}" for w in weights.values() if w.form != "vector")
+    matrices = [w for w in weights.values() if w.form != "vector"]
+    return dict(Counter(f"{w.form}: {w.reason}" for w in matrices))
 
 
 def _versions() -> dict[str, str]:
