@@ -22,8 +22,8 @@ MATRIX = {
 }
 TARGETS = {target.name: target for target in GPU_TARGETS}
 # What follows what, from the stores of a share to the loads of all: (release, arrival, acquire).
-# CDNA: each wave waits for its own stores. RDNA: all waves wait for theirs before the barrier, which
-# ends with both compute units of a workgroup dropping what they cached.
+# CDNA: each wave waits for its own stores. RDNA: all waves wait for theirs before the barrier, at
+# whose end both compute units of a workgroup drop what they cached.
 ORDER = {
     "gfx90a": r"s_waitcnt vmcnt\(0\)\s+global_atomic_add .* glc\s+s_waitcnt vmcnt\(0\)\s+"
     r"buffer_wbinvl1_vol",

@@ -59,7 +59,9 @@ def bound(index: int, poison: bool = False, **changes: Any) -> tuple[Problem, An
     problem = make_problem(SPEC, attrs, inputs)
     target = TARGETS["gfx1100"]
     plan = KERNEL.plan(problem, target, {**KERNEL.configs(problem, target)[0], **changes})
-    arrays = {n: inputs[n].copy() if n in inputs else poisoned(t) for n, t in problem.tensors.items()}
+    arrays = {
+        n: inputs[n].copy() if n in inputs else poisoned(t) for n, t in problem.tensors.items()
+    }
     for name in ("k_cache", "v_cache") if poison else ():
         cache = arrays[name]
         old = np.zeros(cache.shape[:2], bool)

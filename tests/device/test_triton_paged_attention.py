@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from triton_harness import (
@@ -18,7 +21,7 @@ from pumice.operators.paged_attention.spec import SPEC as DECODE
 from pumice.operators.paged_attention.triton_plan import PagedAttention
 from pumice.operators.paged_prefill.spec import SPEC as PREFILL
 from pumice.operators.paged_prefill.triton_plan import PagedPrefill
-from pumice.operators.triton.plan import Problem, TensorSpec
+from pumice.operators.triton.plan import Plan, Problem, TensorSpec
 from pumice.targets import GPU_TARGETS
 
 TARGETS = {target.name: target for target in GPU_TARGETS}
@@ -93,3 +96,58 @@ def test_refusals() -> None:
         changed = Problem(DECODE.name, {**problem.tensors, name: spec}, attrs)
         why = kernel.supports(changed, TARGETS["sm_90"])
         assert why is not None and word in why
+
+
+def workspaces_of(problem: Problem, plan: Plan, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """All tensors after a run, workspaces included."""
+    arrays = {
+        name: inputs[name].copy() if name in inputs else poisoned(spec)
+        for name, spec in (*problem.tensors.items(), *plan.workspaces.items())
+    }
+    tensors = {name: to_torch(array) for name, array in arrays.items()}
+    interpret(problem, replace(plan, workspaces={}), tensors)
+    return {name: to_numpy(tensor) for name, tensor in tensors.items()}
+
+
+def test_shares_follow_the_context() -> None:
+    """Of six shares a context has as many as it needs, however wide its table is. Contexts: 5, 0
+    and 130 keys; blocks of 16, so nine blocks are five shares of two."""
+    spec, kernel, attrs, inputs = CASES[0]
+    wide = dict(inputs, block_table=np.pad(inputs["block_table"], ((0, 0), (0, 500))))
+    problem = make_problem(spec, attrs, wide)
+    config = {**kernel.configs(problem, TARGETS["sm_90"])[0], "SPLITS": 6, "BLOCK_N": 16}
+    found = workspaces_of(problem, kernel.plan(problem, TARGETS["sm_90"], config), wide)
+    assert np.isfinite(found["lse"][:, 0]).sum(axis=1).tolist() == [1, 0, 5]
+    check(0, found["out"])
+
+
+def test_shares_of_a_chunk_follow_its_context() -> None:
+    """Contexts of 5, 3 and 70 keys, of which the second has no query; blocks of 16, three shares:
+    70 keys are five blocks, two a share."""
+    spec, kernel, attrs, inputs = CASES[11]
+    problem = make_problem(spec, attrs, inputs)
+    config = {**kernel.configs(problem, TARGETS["sm_90"])[0], "SPLITS": 3, "BLOCK_N": 16}
+    found = workspaces_of(problem, kernel.plan(problem, TARGETS["sm_90"], config), inputs)
+    check(11, found["out"])
+    shares = np.isfinite(found["lse"][:, 0]).sum(axis=1)
+    assert shares[:5].tolist() == [1] * 5 and shares[-1] == 3
+
+
+def test_a_batch_padded_with_empty_sequences() -> None:
+    """As a compiled plan has them: most of its sequences have no query and no key, and the chunk's
+    tiles are no smaller for them."""
+    spec, kernel, attrs, inputs = CASES[11]
+    count = 40
+    tokens = int(inputs["query_start"][-1])
+    padded = dict(
+        inputs,
+        query_start=np.pad(inputs["query_start"], (0, count), constant_values=tokens),
+        context_len=np.pad(inputs["context_len"], (0, count)),
+        block_table=np.pad(inputs["block_table"], ((0, count), (0, 0))),
+    )
+    for name in ("sm_90", "gfx942", "gfx1100"):
+        problem = make_problem(spec, attrs, padded)
+        config = kernel.configs(problem, TARGETS[name])[0]
+        assert config["BLOCK_M"] == 64
+        found = workspaces_of(problem, kernel.plan(problem, TARGETS[name], config), padded)
+        check(11, found["out"])

@@ -18,7 +18,9 @@ from tests.e2e.test_tiny_models import _logits
     [("llama", "gfx1100", {}), ("qwen3", "gfx942", {})],
     ids=["llama-gfx1100", "qwen3-gfx942"],
 )
-def test_decode_steps(model_type: str, arch: str, overrides: dict[str, Any], tmp_path: Path) -> None:
+def test_decode_steps(
+    model_type: str, arch: str, overrides: dict[str, Any], tmp_path: Path
+) -> None:
     """A chunk, then single tokens alone and beside an empty row of the batch; the fused plans have
     fewer launches and the manifest says why."""
     model = _model(model_type, "f16", tmp_path / "model", **overrides)

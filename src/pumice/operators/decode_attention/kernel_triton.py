@@ -100,8 +100,8 @@ def combine_shares(
     BLOCK_V: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """partial [GROUP, splits, Dv] and lse [GROUP, splits] of the first `active` shares → out [GROUP,
-    Dv]. The order is that of the shares, so equal inputs give equal bits."""
+    """partial [GROUP, splits, Dv] and lse [GROUP, splits] of the first `active` shares → out
+    [GROUP, Dv]. The order is that of the shares, so equal inputs give equal bits."""
     s = tl.arange(0, AT_ONCE)
     g = tl.arange(0, BLOCK_G)
     e = first_v + tl.arange(0, BLOCK_V)
@@ -120,11 +120,9 @@ def combine_shares(
         acc = acc * factor[:, None] + tl.sum(part * weight[:, :, None], 0)
         total = total * factor + tl.sum(weight, 0)
         top = new
-    result = acc / tl.where(total > 0.0, total, 1.0)[:, None]
+    result = (acc / tl.where(total > 0.0, total, 1.0)[:, None]).to(out.dtype.element_ty)
     mask = (g < GROUP)[:, None] & (e < DV)[None, :]
-    tl.store(
-        out + (g * stride_oh)[:, None] + e[None, :], result.to(out.dtype.element_ty), mask=mask
-    )
+    tl.store(out + (g * stride_oh)[:, None] + e[None, :], result, mask=mask)
 
 
 @triton.jit

@@ -201,7 +201,7 @@ BENCH: tuple[tuple[str, dict[str, Any], dict[str, TensorSpec]], ...] = (
 
 SPEC = OperatorSpec(
     name="decode_attention",
-    formula="cache[slots[s]] ← rope(k[s]), v[s]; out[s, h] = Σ_p softmax_p(scale · rope(q[s, h])·k[p]) v[p]",
+    formula="cache[slots[s]] ← rope(norm(k[s])), v[s]; out[s] = attention(rope(norm(q[s])), cache)",
     axes={**AXES, "R": "rotated columns"},
     inputs={
         "q": "dtype[S, H, D]",

@@ -134,8 +134,7 @@ class DecodeAttention:
             "lse": TensorSpec((parts, sequences, heads, splits), "float32"),
             "counters": TensorSpec((sequences * kv_heads * parts,), "int32"),
         }
-        used = ("partial", "lse", "counters") if combines else ("partial", "lse")
-        used = used if splits > 1 else ()
+        used = [n for n in workspaces if splits > 1 and (combines or n != "counters")]
         arguments: dict[str, Any] = {n: n for n in (*_GIVEN, *_OPTIONAL) if n in tensors}
         arguments |= {"out": "out", **{name: name for name in used}}
         absent = [name for name in _OPTIONAL if name not in tensors]
@@ -181,11 +180,8 @@ class DecodeAttention:
             num_stages=config["stages"],
             options=rocm_options(target, config["waves"]),
         )  # fmt: skip
-        launches = (launch,)
-        if splits > 1 and not combines:
-            launches = (launch, combine_launch(out, splits))
         return Plan(
-            launches,
+            (launch, combine_launch(out, splits)) if splits > 1 and not combines else (launch,),
             {name: workspaces[name] for name in used},
             zeroed=frozenset({"counters"} & set(used)),
             restored=frozenset({"counters"} & set(used)),

@@ -107,6 +107,19 @@ def attend_pages(
 
 
 @triton.jit
+def used_tiles(starts, sequences, tiles, ROWS: tl.constexpr, BLOCK_S: tl.constexpr):
+    """Tiles up to the last sequence that has queries: `find_sequence` gives those behind it to
+    sequences without any. All of them where BLOCK_S is 0."""
+    count = tiles
+    if BLOCK_S > 0:
+        s = tl.arange(0, BLOCK_S)
+        end = tl.load(starts + sequences)
+        first = tl.load(starts + s, mask=s < sequences, other=0)
+        count = end // ROWS + tl.sum(((first < end) & (s < sequences)).to(tl.int32), 0)
+    return count
+
+
+@triton.jit
 def paged_attention(
     q,
     k_cache,
@@ -169,7 +182,10 @@ def paged_attention(
     split = pid // kv_heads % splits
     tile = pid // kv_heads // splits
     if query_start is not None:
-        tile = tiles - 1 - tile  # of a chunk the last rows see most keys: they start first
+        # Of a chunk the last rows see most keys: they start first. What has no rows comes last.
+        tile = used_tiles(query_start, sequences, tiles, ROWS, BLOCK_S) - 1 - tile
+        if tile < 0:
+            return
         sequence = find_sequence(query_start, tile, sequences, ROWS, BLOCK_S)
         q_start = tl.load(query_start + sequence)
         queries = tl.load(query_start + sequence + 1) - q_start

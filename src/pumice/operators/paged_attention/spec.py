@@ -181,7 +181,8 @@ def paged_specs(
 def bench_integers(
     attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
 ) -> dict[str, np.ndarray]:
-    """The integer inputs of a benchmark: full contexts, blocks out of order."""
+    """The integer inputs of a benchmark: full contexts, blocks out of order. Queries that cannot be
+    shared out evenly are one chunk and a token of every other sequence."""
     batch, width = specs["block_table"].shape
     order = np.random.default_rng(0).permutation(batch * width)
     length = width * specs["k_cache"].shape[1]
@@ -190,8 +191,11 @@ def bench_integers(
         "context_len": np.full(batch, length, np.int32),
     }
     if "query_start" in specs:
-        step = specs["q"].shape[0] // batch
-        found["query_start"] = (np.arange(batch + 1) * step).astype(np.int32)
+        tokens = specs["q"].shape[0]
+        start = np.arange(batch + 1) * (tokens // batch)
+        if tokens % batch:  # one chunk beside single tokens
+            start = np.append(0, tokens - batch + 1 + np.arange(batch))
+        found["query_start"] = start.astype(np.int32)
     return found
 
 

@@ -92,6 +92,18 @@ BENCH: tuple[tuple[str, dict[str, Any], dict[str, TensorSpec]], ...] = (
     _bench("Llama-3-70B 1×4096 of 8192", (64, 8, 128, 128), 1, 4096, 8192),
     _bench("Mixtral-8x7B 1×2048 of 8192, window 4096", _LLAMA3_8B, 1, 2048, 8192, window_left=4095),
     _bench("gpt-oss 1×2048 of 8192, head 64", (64, 8, 64, 64), 1, 2048, 8192),
+    *(
+        (
+            f"{name} 1×{chunk} and 63×1 of 1024",
+            {},
+            {
+                **paged_specs(shape, 64, 1024, chunk + 63, 32),
+                "query_start": TensorSpec((65,), "int32"),
+            },
+        )
+        for name, shape in (("Llama-3-8B", _LLAMA3_8B), ("Llama-2-7B", (32, 32, 128, 128)))
+        for chunk in (64, 448)
+    ),
 )
 
 SPEC = OperatorSpec(

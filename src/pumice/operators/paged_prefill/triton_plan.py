@@ -11,8 +11,14 @@ from pumice.operators.paged_attention.triton_plan import (
     split_counts,
     width_of,
 )
-from pumice.operators.triton.plan import Config, Plan, Problem, cdiv
+from pumice.operators.triton.plan import Config, Plan, Problem, cdiv, next_power_of_2
 from pumice.targets import Target
+
+_MIXED = 64  # rows of a tile up to which keys of a sequence with few rows come from memory in time
+
+
+def _unpacked(tile: Config) -> dict[str, int]:
+    return {key: value for key, value in tile.items() if key != "PACK"}
 
 
 class PagedPrefill:
@@ -35,21 +41,25 @@ class PagedPrefill:
         kv_heads, dim_v = problem["v_cache"].shape[2:]
         group, width = heads // kv_heads, width_of(problem)
         sequences = max(problem["context_len"].shape[0], 1)
-        rows = cdiv(tokens, sequences) * group
-        short = [
-            {key: value for key, value in tile.items() if key != "PACK"}
-            for tile in short_tiles(target, width)
-        ]
+        short = [_unpacked(tile) for tile in short_tiles(target, width)]
         long = [
-            {key: value for key, value in tile.items() if key != "PACK"}
+            _unpacked(tile)
             for tile in fitting(target, long_tiles(target, width), dim, dim_v)
+            if tile["BLOCK_M"] >= group
         ]
-        if rows > 64:
-            tiles = [tile for tile in long if tile["BLOCK_M"] >= group]
+        rows = cdiv(tokens, sequences) * group
+        if rows > _MIXED:
+            tiles = long
         else:
-            fit = [tile for tile in short if tile["BLOCK_M"] >= max(group, rows)]
-            tiles = (fit or short[-1:]) + [tile for tile in long if tile["BLOCK_M"] >= group][:2]
-        tiles = tiles or [{**long[0], "BLOCK_M": 128}]
+            fit = [tile for tile in short if tile["BLOCK_M"] >= max(group, rows)] or short[-1:]
+            tiles = fit + long[:2]
+            if sequences > 1:
+                # A batch of new tokens and of one chunk that has nearly all rows: tiles for the
+                # chunk, of so few rows that memory still decides for a token alone.
+                wanted = max(min(next_power_of_2(tokens * group), _MIXED), next_power_of_2(group))
+                tiles = [tile for tile in (*long, *fit) if tile["BLOCK_M"] == wanted] + tiles
+                tiles = [tile for at, tile in enumerate(tiles) if tile not in tiles[:at]]
+        tiles = tiles or [{**short[-1], "BLOCK_M": 128}]
         found: list[Config] = []
         for index, tile in enumerate(tiles):
             programs = kv_heads * (tokens // (tile["BLOCK_M"] // group) + sequences)
