@@ -48,10 +48,10 @@ class PagedPrefill:
             if tile["BLOCK_M"] >= group
         ]
         rows = cdiv(tokens, sequences) * group
+        fit = [tile for tile in short if tile["BLOCK_M"] >= max(group, rows)] or short[-1:]
         if rows > _MIXED:
             tiles = long
         else:
-            fit = [tile for tile in short if tile["BLOCK_M"] >= max(group, rows)] or short[-1:]
             tiles = fit + long[:2]
             if sequences > 1:
                 # A batch of new tokens and of one chunk that has nearly all rows: tiles for the
@@ -61,10 +61,11 @@ class PagedPrefill:
                 tiles = [tile for at, tile in enumerate(tiles) if tile not in tiles[:at]]
         tiles = tiles or [{**short[-1], "BLOCK_M": 128}]
         found: list[Config] = []
-        for index, tile in enumerate(tiles):
+        most = (tiles[0], fit[0]) if rows <= _MIXED else tiles[:1]  # get every number of shares
+        for tile in tiles:
             programs = kv_heads * (tokens // (tile["BLOCK_M"] // group) + sequences)
             counts = split_counts(problem, target, programs)
-            found += [{**tile, "SPLITS": count} for count in counts[: 3 if index == 0 else 1]]
+            found += [{**tile, "SPLITS": count} for count in counts[: 3 if tile in most else 1]]
         return found
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
