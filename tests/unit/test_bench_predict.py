@@ -12,7 +12,14 @@ import pytest
 from pumice.artifact import BufferRef, KernelRecord, Launch, Plan
 from pumice.bench.predict.calls import calls_of, plan_for, records_of
 from pumice.bench.predict.cards import CARDS, card_named, cards_of
-from pumice.bench.predict.measured import ASSUMED, Sample, line_of, samples_of
+from pumice.bench.predict.measured import (
+    ASSUMED,
+    RELATIVES,
+    Sample,
+    line_for,
+    line_of,
+    samples_of,
+)
 from pumice.bench.predict.model import (
     GAP,
     STEP,
@@ -27,6 +34,7 @@ from pumice.bench.predict.occupancy import occupancy
 from pumice.bench.predict.speeds import Predictor
 from pumice.bench.tests import ModelTest, expand
 from pumice.errors import UsageError
+from pumice.operators.registry import get_spec
 from pumice.targets import get_target
 from pumice.targets.gpu import GPU_TARGETS
 
@@ -158,6 +166,15 @@ def test_lines_meet_the_measured_rows(kernel: str) -> None:
     assert all(0.65 < ratio < 1.5 for ratio in ratios)
     assert abs(math.log(np.exp(np.mean(np.log(ratios))))) < 0.1
     assert samples_of("no_such.triton.kernel") == ()
+
+
+def test_a_relative_s_rows_stand_in() -> None:
+    assert line_for("no_such.triton.kernel", 1.0) == ASSUMED
+    for operator, relative in RELATIVES.items():
+        get_spec(operator)
+        line, own = line_for(f"{operator}.triton.any", 4.0), line_for(relative, 4.0)
+        assert (line.start, line.slope) == (own.start, own.slope) and own.measured
+        assert line.relative == relative and not line.measured
 
 
 def test_tests_on_cards() -> None:

@@ -27,6 +27,7 @@ def as_dict(directory: Path, manifest: Manifest, context: int | None) -> dict[st
         "target": manifest.target,
         "model": asdict(manifest.model),
         "memory": manifest.memory,
+        "fusions": manifest.options.get("fusions", {}),
         "cache_bytes_per_token": manifest.cache.bytes_per_block() // manifest.cache.block_size,
         "launches": {name: len(plan.launches) for name, plan in manifest.entries.items()},
         "bounds": {name: plan.bounds for name, plan in manifest.entries.items()},
@@ -107,6 +108,9 @@ def print_artifact(
     facts.add_row("work", _mb(memory.get("arena", 0)))
     for entry, text in _plans(manifest).items():
         facts.add_row(f"{entry} plans", text)
+    fusions = manifest.options.get("fusions", {})
+    if fusions:
+        facts.add_row("fusions", "\n".join(f"{name}: {said}" for name, said in fusions.items()))
     facts.add_row("kernels", _kernels(manifest))
     console.print(facts)
     if not _predicts():

@@ -23,7 +23,7 @@ from pumice.text.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
 MakeTiny = Callable[[str, Path], Path]  # model type, folder → a checkpoint with random weights
-_TINY_SIZES = {"max_tokens": 16, "max_sequences": 4, "max_rows": 16}
+_TINY_SIZES = {"max_tokens": 32, "max_sequences": 4, "max_rows": 16}
 _SMALL_SIZES = {"max_tokens": 128, "max_sequences": 4, "max_rows": 4}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pumice.bench.predict.measured import MEASURED_ON
+from pumice.bench.predict.measured import FAR, MEASURED_ON
 from pumice.bench.predict.speeds import PredictedCall, PredictedStep, PredictedTest
 
 
@@ -46,7 +46,9 @@ def basis(predicted: PredictedCall) -> str:
     if not line.rows:
         return "assumed: no measured row"
     text = f"{line.rows} rows of {MEASURED_ON}"
-    if not line.measured:
+    if line.relative:
+        text += f", of {line.relative}"
+    if line.distance > FAR:
         text += f", extrapolated by {line.distance:.1f} doublings of operations per byte"
     return text
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pumice.bench.predict.cards import Card, card_named
 from pumice.bench.predict.model import Shape, floor_seconds
@@ -26,6 +26,10 @@ from pumice.tuning.database import DATA, Database, MeasuredRow
 MEASURED_ON = "H200"  # whose rows are in tuning/data/sm_90
 START = 1.5e-6  # seconds: a small kernel of a captured graph, where no row says more
 EFFICIENCY = 0.7  # of the floor, where no row says more
+#: Operators that do another's work among their own: its rows count until there are some of theirs.
+RELATIVES = {
+    "decode_attention": "paged_attention.triton.split", "fused_w4": "gemm_w4.triton.gemv",
+}  # fmt: skip
 _PRIOR = 0.02  # weight of START beside rows
 FAR = 1.5  # doublings of the intensity beyond which a line is an extrapolation
 _WIDTH = 0.5  # doublings of the intensity
@@ -44,17 +48,19 @@ class Sample:
 @dataclass(frozen=True)
 class Line:
     """time = start + slope · floor. rows: how many it comes from; distance: doublings of intensity
-    to the nearest of them (infinite without rows)."""
+    to the nearest of them (infinite without rows). relative: the kernel whose rows they are, where
+    they are another's."""
 
     start: float
     slope: float
     rows: int
     distance: float
+    relative: str = ""
 
     @property
     def measured(self) -> bool:
-        """Whether there are rows, and near enough that this is no extrapolation."""
-        return self.distance <= FAR
+        """Whether there are rows of this kernel, and near enough that this is no extrapolation."""
+        return self.distance <= FAR and not self.relative
 
     def seconds(self, floor: float) -> float:
         return self.start + self.slope * floor
@@ -91,6 +97,16 @@ def line_of(samples: Sequence[Sample], intensity: float) -> Line:
 
 def _doublings(a: float, b: float) -> float:
     return abs(math.log2((a + 0.1) / (b + 0.1)))
+
+
+@functools.cache
+def line_for(kernel: str, intensity: float) -> Line:
+    """A kernel's line at an intensity, of its own rows, else of a relative's, else assumed."""
+    samples = samples_of(kernel)
+    relative = RELATIVES.get(_operator(kernel), "")
+    if samples or not relative:
+        return line_of(samples, intensity)
+    return replace(line_of(samples_of(relative), intensity), relative=relative)
 
 
 @functools.cache

@@ -39,7 +39,8 @@ STEP = 20e-6
 ASSUMPTIONS = (
     "a kernel reaches on every card the part of the floor that it was measured to reach on "
     "an H200 (tuning/data/sm_90), at the same operations per byte",
-    "a kernel without measured rows: 1.5 µs and 70% of the floor",
+    "a kernel without measured rows: those of the kernel whose work it does among its own, else "
+    "1.5 µs and 70% of the floor",
     f"from kernel to kernel {GAP['rocm'] * 1e6:.1f} µs more on ROCm than on CUDA (3.9 µs a graph "
     "node, published for a W7900); "
     f"{STEP * 1e6:.0f} µs of a step on the host",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pumice.artifact import Manifest
 from pumice.bench.predict.calls import CallCost, PlanCall, calls_of, plan_for, records_of
 from pumice.bench.predict.cards import Card
-from pumice.bench.predict.measured import Line, line_of, samples_of
+from pumice.bench.predict.measured import Line, line_for
 from pumice.bench.predict.model import STEP, CallTime, Shape, call_time, memory_bytes
 from pumice.bench.predict.occupancy import Occupancy, occupancy
 from pumice.bench.tests import ModelTest
@@ -139,7 +139,7 @@ class Predictor:
         for call, shape, held in self._calls(name):
             cost = call.cost(keys, sequences * mean)
             nbytes = memory_bytes(cost.nbytes, cost.activations, self.card)
-            line = _line(call.kernel, cost.operations / max(1.0, cost.nbytes + cost.activations))
+            line = line_for(call.kernel, cost.operations / max(1.0, cost.nbytes + cost.activations))
             time = call_time(
                 nbytes, cost.operations, shape, line, len(call.launches), self.card, self.target.api
             )
@@ -203,11 +203,6 @@ class Predictor:
                 )
             )  # fmt: skip
         return steps * test.batch
-
-
-@functools.cache
-def _line(kernel: str, intensity: float) -> Line:
-    return line_of(samples_of(kernel), intensity)
 
 
 def predict(
