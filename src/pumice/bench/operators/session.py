@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 from pumice.bench.operators import cases as case_runs
 from pumice.bench.operators.measure import (
     OperatorBench,
+    Row,
     Timing,
     gpu_operators,
     is_ours,
     precompile,
     results,
+    row_for,
     rows_of,
 )
 from pumice.operators.registry import GPU_OPERATORS
@@ -75,6 +77,7 @@ def run(
     *,
     operators: Iterable[str] = (),
     pattern: str = "",
+    problems: Sequence[tuple[str, Problem]] | None = None,
     configs: int = 2,
     with_cases: bool = True,
     with_times: bool = True,
@@ -82,6 +85,7 @@ def run(
     measured: str = "",
 ) -> Session:
     """operators: those to take, all when empty. pattern: text that a row's label must hold.
+    problems: (label, problem) to time in place of the operators' own rows.
     configs: of every kernel, how many the cases are tried with. budget_s: when it is used up, the
     remaining rows are left out, which is said; those never measured come first. measured: what the
     rows record of when."""
@@ -89,14 +93,18 @@ def run(
     session = Session()
     chosen = list(operators)
     every = chosen or list(GPU_OPERATORS)
-    timed = gpu_operators(chosen) if with_times else []
+    jobs: list[Row] = []
+    if problems is not None:
+        jobs = [row_for(label, problem) for label, problem in problems]
+    elif with_times:
+        jobs = [row for name in gpu_operators(chosen) for row in rows_of(name, pattern)]
     if with_cases:
         failures = case_runs.precompile_cases(every, target, configs)
         say(f"cases compiled in {time.perf_counter() - start:.0f} s")
         for text in failures[:20]:
             say(f"does not compile: {text[:300]}")
-    if timed:
-        for text in precompile(timed, target, pattern, say)[:20]:
+    if jobs:
+        for text in precompile(jobs, target, say)[:20]:
             say(f"does not compile: {text[:300]}")
     bench = OperatorBench(target, say)
     session.facts = {**bench.facts(), "measured": measured}
@@ -106,7 +114,6 @@ def run(
         for case in session.failed[:30]:
             say(f"FAILED {case.operator} case {case.case} {case.kernel} {case.config} "
                 f"{case.output}: {case.error:.3g} > {case.tolerance:.3g} {case.text}")  # fmt: skip
-    jobs = [row for operator in timed for row in rows_of(operator, pattern)]
     if budget_s < NO_BUDGET:
         shipped = Database(target.name)
         jobs.sort(key=lambda row: is_measured(shipped, row[2]))

@@ -256,7 +256,7 @@ def _long(target: Target, width: int) -> list[_Tile]:
     if doubled_operands(target):
         # A wave's 16 rows of q alone take one register a column of a head: slices of the values
         # leave room for them up to 128 columns; wider heads still spill some.
-        narrow = [(128, 16, 8, 1, 0, 64), (64, 16, 4, 1, 0, 64)]
+        narrow: list[_Tile] = [(128, 16, 8, 1, 0, 64), (64, 16, 4, 1, 0, 64)]
         if width > 128:
             return narrow
         # Whole values need Triton 3.6's scheduling hint, which later versions do not know.
