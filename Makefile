@@ -1,10 +1,10 @@
 # make chat [PROMPT="..."] [MODEL=...]   talk to a model; the first run installs, downloads and compiles
-# make test                              the whole test suite
+# make test [TRITON=3.9]                 the whole test suite; with TRITON: what Triton compiles, by another version of it
 # make lint                              ruff and mypy
 # make check                             both
 # PYTHON=python3.12 chooses the interpreter of a new .venv.
 export PYTHON ?= python3
-export MODEL PROMPT
+export MODEL PROMPT TRITON
 
 .PHONY: help chat test lint check clean
 
@@ -16,7 +16,7 @@ chat:
 	@.venv/bin/pumice chat $(if $(MODEL),--model "$$MODEL") $(if $(PROMPT),--prompt "$$PROMPT")
 
 test:
-	@scripts/test
+	@$(if $(TRITON),scripts/test_triton "$$TRITON",scripts/test)
 
 lint:
 	@scripts/lint

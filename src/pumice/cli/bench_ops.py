@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,16 @@ NAME = "ops"
 
 
 def session(
-    operators: list[str] | None, rows: str, *, cases: bool, times: bool, progress: bool
+    operators: list[str] | None,
+    rows: str,
+    *,
+    cases: bool,
+    times: bool,
+    progress: bool,
+    problems: Sequence[tuple[str, Any]] | None = None,
 ) -> Any:
-    """Runs operators on the GPU at hand; the errors say what is missing."""
+    """Runs operators, or (label, problem) pairs, on the GPU at hand; the errors say what is
+    missing."""
     from pumice.cli.console import note
     from pumice.cli.gpu import require_gpu
 
@@ -29,6 +37,7 @@ def session(
         pattern=rows,
         with_cases=cases,
         with_times=times,
+        problems=problems,
     )
 
 

@@ -55,7 +55,14 @@ def _others(problem: Problem, target: Target, choice: GpuChoice) -> list[Config]
     """The kernel's other configurations, best first."""
     assert choice.kernel is not None
     found = [c for c in choice.kernel.configs(problem, target) if dict(c) != dict(choice.config)]
-    return sorted(found, key=lambda config: estimate_s(problem, target, config) or 0.0)
+    found.sort(key=lambda config: estimate_s(problem, target, config) or 0.0)
+    # Programs in another order need the same registers.
+    tiles = {_tile(choice.config): choice.config} | {_tile(c): c for c in reversed(found)}
+    return [c for c in found if tiles[_tile(c)] is c and _tile(c) != _tile(choice.config)]
+
+
+def _tile(config: Config) -> tuple[tuple[str, int], ...]:
+    return tuple(item for item in config.items() if item[0] != "group")
 
 
 def _text(config: Config) -> str:

@@ -17,13 +17,14 @@ from typing import Any
 
 from pumice.operators.base import OperatorSpec
 from pumice.operators.registry import GPU_OPERATORS, get_spec
-from pumice.operators.triton.build import binary_key, build
-from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel
+from pumice.operators.triton.build import binary_key, build_plan
+from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel, make_problem
 from pumice.targets import Target, get_target
+from pumice.tuning.shapes import bench_rows
 
 QUICK_MS = 1.5  # of work in the graph that sorts candidates; the finalists get more
 FINALISTS = 4
-Row = tuple[str, Mapping[str, Any], Mapping[str, TensorSpec]]
+Row = tuple[OperatorSpec, str, Problem, Mapping[str, TensorSpec]]
 
 
 @dataclass
@@ -44,57 +45,54 @@ class Timing:
     failed: str = ""
 
 
-def rows_of(operator: str, pattern: str = "") -> list[tuple[OperatorSpec, str, Problem, Any]]:
-    """(spec, label, problem, input specs) of an operator's benchmark rows that hold `pattern`."""
-    from pumice.bench.operators.inputs import module_of
-    from pumice.operators.triton.plan import make_problem
+def is_ours(kernel: str) -> bool:
+    """Whether a kernel is Pumice's: "gemm.triton.tiled", "softmax.triton"; else a peer."""
+    return kernel.split(".")[1:2] == ["triton"]
 
+
+def rows_of(operator: str, pattern: str = "") -> list[Row]:
+    """(spec, label, problem, input specs) of an operator's benchmark rows that hold `pattern`."""
     spec = get_spec(operator)
-    bench: Iterable[Row] = getattr(module_of(operator), "BENCH", ())
-    if getattr(module_of(operator), "SPEC", None) is not spec:
-        return []  # a second operator of the module, without rows of its own
     return [
         (spec, label, make_problem(spec, attrs, inputs), inputs)
-        for label, attrs, inputs in bench
+        for label, attrs, inputs in bench_rows(spec)
         if pattern in label
     ]
 
 
-def _compile_one(job: tuple[str, str, int, str]) -> str:
+def row_for(label: str, problem: Problem) -> Row:
+    """A row of any problem."""
+    return get_spec(problem.operator), label, problem, problem.inputs
+
+
+def _compile_one(job: tuple[str, Problem, int, str]) -> str:
     """In a worker process: compiles one candidate's launches into Triton's cache."""
     from pumice.tuning.gpu import candidates
 
-    operator, label, index, name = job
+    label, problem, index, name = job
     target = get_target(name)
     try:
-        (_, _, problem, _) = next(row for row in rows_of(operator, label) if row[1] == label)
         kernel, config = candidates(problem, target)[index]
-        plan = kernel.plan(problem, target, config)
-        tensors = {**problem.tensors, **plan.workspaces}
-        for launch in plan.launches:
-            build(launch, tensors, target)
+        build_plan(problem, kernel.plan(problem, target, config), target)
     except Exception as error:
-        return f"{operator} {label} {index}: {error}"
+        return f"{problem.operator} {label} {index}: {error}"
     return ""
 
 
-def precompile(
-    operators: Iterable[str], target: Target, pattern: str, say: Callable[[str], None]
-) -> list[str]:
+def precompile(rows: Iterable[Row], target: Target, say: Callable[[str], None]) -> list[str]:
     """Compiles every candidate in parallel processes; returns what failed. Before any use of the
     GPU: the workers are forks."""
     from pumice.tuning.gpu import candidates
 
     jobs, seen = [], set()
-    for operator in operators:
-        for _, label, problem, _ in rows_of(operator, pattern):
-            for index, (kernel, config) in enumerate(candidates(problem, target)):
-                plan = kernel.plan(problem, target, config)
-                tensors = {**problem.tensors, **plan.workspaces}
-                keys = [binary_key(launch, tensors, target) for launch in plan.launches]
-                if not all(key in seen for key in keys):
-                    seen.update(keys)
-                    jobs.append((operator, label, index, target.name))
+    for _, label, problem, _ in rows:
+        for index, (kernel, config) in enumerate(candidates(problem, target)):
+            plan = kernel.plan(problem, target, config)
+            tensors = {**problem.tensors, **plan.workspaces}
+            keys = [binary_key(launch, tensors, target) for launch in plan.launches]
+            if not all(key in seen for key in keys):
+                seen.update(keys)
+                jobs.append((label, problem, index, target.name))
     start = time.perf_counter()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         failures = [text for text in pool.map(_compile_one, jobs, chunksize=1) if text]
@@ -197,7 +195,7 @@ class OperatorBench:
                 BoundPlan,
             )  # fmt: skip
         order = sorted(found, key=lambda t: (bool(t.failed), t.us))
-        ours = [t for t in order if ".triton." in t.kernel and not t.failed]
+        ours = [t for t in order if is_ours(t.kernel) and not t.failed]
         for timing in ours[:FINALISTS]:
             time_it(timing, 4.0)
         return sorted(found, key=lambda t: (bool(t.failed), t.us))

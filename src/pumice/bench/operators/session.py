@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,21 @@ from typing import Any
 from pumice.bench.operators import cases as case_runs
 from pumice.bench.operators.measure import (
     OperatorBench,
+    Row,
     Timing,
     gpu_operators,
+    is_ours,
     precompile,
     results,
+    row_for,
     rows_of,
 )
 from pumice.operators.registry import GPU_OPERATORS
+from pumice.operators.triton.plan import Problem
 from pumice.targets import Target
-from pumice.tuning.database import MeasuredRow, row_of, write_rows
+from pumice.tuning.database import Database, MeasuredRow, row_of, write_rows
 
+NO_BUDGET = 1e9  # seconds
 LARGEST_ERROR = 0.03  # of a candidate against its peer on random data; more is a wrong result
 LARGEST_FLOOR = 1.3  # of the floor; more is work that was not done (a cache may help a little)
 
@@ -72,27 +77,34 @@ def run(
     *,
     operators: Iterable[str] = (),
     pattern: str = "",
+    problems: Sequence[tuple[str, Problem]] | None = None,
     configs: int = 2,
     with_cases: bool = True,
     with_times: bool = True,
-    budget_s: float = 1e9,
+    budget_s: float = NO_BUDGET,
     measured: str = "",
 ) -> Session:
     """operators: those to take, all when empty. pattern: text that a row's label must hold.
+    problems: (label, problem) to time in place of the operators' own rows.
     configs: of every kernel, how many the cases are tried with. budget_s: when it is used up, the
-    remaining rows are left out, which is said. measured: what the rows record of when."""
+    remaining rows are left out, which is said; those never measured come first. measured: what the
+    rows record of when."""
     start = time.perf_counter()
     session = Session()
     chosen = list(operators)
     every = chosen or list(GPU_OPERATORS)
-    timed = gpu_operators(chosen) if with_times else []
+    jobs: list[Row] = []
+    if problems is not None:
+        jobs = [row_for(label, problem) for label, problem in problems]
+    elif with_times:
+        jobs = [row for name in gpu_operators(chosen) for row in rows_of(name, pattern)]
     if with_cases:
         failures = case_runs.precompile_cases(every, target, configs)
         say(f"cases compiled in {time.perf_counter() - start:.0f} s")
         for text in failures[:20]:
             say(f"does not compile: {text[:300]}")
-    if timed:
-        for text in precompile(timed, target, pattern, say)[:20]:
+    if jobs:
+        for text in precompile(jobs, target, say)[:20]:
             say(f"does not compile: {text[:300]}")
     bench = OperatorBench(target, say)
     session.facts = {**bench.facts(), "measured": measured}
@@ -102,15 +114,24 @@ def run(
         for case in session.failed[:30]:
             say(f"FAILED {case.operator} case {case.case} {case.kernel} {case.config} "
                 f"{case.output}: {case.error:.3g} > {case.tolerance:.3g} {case.text}")  # fmt: skip
-    for operator in timed:
-        for spec, label, problem, inputs in rows_of(operator, pattern):
-            if time.perf_counter() - start > budget_s:
-                say(f"out of time at {operator} {label}; the rest is left out")
-                return session
-            timings = bench.row(spec, label, problem, inputs)
-            session.everything += results(timings)
-            _keep(session, problem, label, timings, bench, say)
+    if budget_s < NO_BUDGET:
+        shipped = Database(target.name)
+        jobs.sort(key=lambda row: is_measured(shipped, row[2]))
+    for index, (spec, label, problem, inputs) in enumerate(jobs):
+        if time.perf_counter() - start > budget_s:
+            say(f"out of time at {spec.name} {label}; {len(jobs) - index} rows are left out")
+            break
+        timings = bench.row(spec, label, problem, inputs)
+        session.everything += results(timings)
+        _keep(session, problem, label, timings, bench, say)
     return session
+
+
+def is_measured(rows: Database, problem: Problem) -> bool:
+    """Whether a row of exactly this problem is there; a short run begins with those that are
+    not."""
+    found = rows.nearest(problem)
+    return found is not None and found[1] == 0
 
 
 def _keep(
@@ -127,9 +148,8 @@ def _keep(
             f"WRONG {problem.operator} {label} {timing.kernel} {timing.config}: "
             f"error {timing.error}, {timing.floor:.2f} of the floor"
         )
-    ours = [t for t in good if ".triton." in t.kernel]
-    offered = [t for t in good if ".triton." in t.kernel or t.kernel.startswith("vendor.")]
-    peers = {t.kernel: round(t.us, 2) for t in good if ".triton." not in t.kernel}
+    ours = [t for t in good if is_ours(t.kernel)]
+    peers = {t.kernel: round(t.us, 2) for t in good if not is_ours(t.kernel)}
     if not ours:
         say(f"{problem.operator} {label}: no kernel of ours ran")
         return
@@ -141,19 +161,35 @@ def _keep(
         f"{' '.join(f'{k}={v}' for k, v in best.config.items())} | {beside}"
     )
     session.best.append({**results([best])[0], "peers": peers})
-    fastest = offered[0]
-    session.rows.setdefault(problem.operator, []).append(
-        row_of(
-            problem,
-            kernel=fastest.kernel,
-            config=fastest.config,
-            us=round(fastest.us, 2),
-            floor=round(fastest.floor, 3),
-            error=None if fastest.error is None else float(f"{fastest.error:.2g}"),
-            device=bench.device,
-            measured=session.facts["measured"],
+    rows = rows_to_keep(problem, good, bench.device, session.facts["measured"])
+    session.rows.setdefault(problem.operator, []).extend(rows)
+
+
+def rows_to_keep(
+    problem: Problem, good: list[Timing], device: str, measured: str
+) -> list[MeasuredRow]:
+    """The database's rows of a problem, from right results, fastest first: the fastest kernel's,
+    and where that is a vendor's the fastest of ours, too, for whoever has no vendor's library."""
+    found = []
+    for timing in good:
+        if not (is_ours(timing.kernel) or timing.kernel.startswith("vendor.")):
+            continue
+        found.append(
+            row_of(
+                problem,
+                kernel=timing.kernel,
+                config=timing.config,
+                us=round(timing.us, 2),
+                floor=round(timing.floor, 3),
+                error=None if timing.error is None else float(f"{timing.error:.2g}"),
+                device=device,
+                measured=measured,
+            )
         )
-    )
+        if is_ours(timing.kernel):
+            break
+    vendors = [row for row in found if not is_ours(row.kernel)]
+    return vendors[:1] + [row for row in found if is_ours(row.kernel)]
 
 
 def _wrong(timing: Timing) -> bool:

@@ -256,8 +256,11 @@ def _long(target: Target, width: int) -> list[_Tile]:
     if doubled_operands(target):
         # A wave's 16 rows of q alone take one register a column of a head: slices of the values
         # leave room for them up to 128 columns; wider heads still spill some.
-        v = 256 if width <= 128 else 64
-        return [(128, 16, 8, 1, 0, v), (64, 16, 4, 1, 0, v)]
+        narrow: list[_Tile] = [(128, 16, 8, 1, 0, 64), (64, 16, 4, 1, 0, 64)]
+        if width > 128:
+            return narrow
+        # Whole values need Triton 3.6's scheduling hint, which later versions do not know.
+        return [(128, 16, 8, 1, 0, 256), (64, 16, 4, 1, 0, 256), *narrow]
     if width <= 128:
         return [(128, 32, 8, 1), (64, 32, 4, 1), (128, 16, 8, 1)]
     return [(64, 16, 8, 1), (32, 16, 4, 1)]
