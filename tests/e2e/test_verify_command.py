@@ -28,6 +28,40 @@ def test_an_operator_passes_on_an_emulated_card() -> None:
         assert case["passed"] and 0 < case["vgprs"] <= 256 and case["spills"] == 0
 
 
+def test_processes_share_the_cases() -> None:
+    """In the order of the cases, whoever ran them first; results as in one process."""
+    command = [
+        "verify",
+        "--target",
+        "gfx942",
+        "--operator",
+        "softmax",
+        "--operator",
+        "topk_softmax",
+    ]
+    alone, shared = (
+        json.loads(CliRunner().invoke(app, [*command, "--json", "--jobs", jobs]).stdout)
+        for jobs in ("1", "2")
+    )
+    assert len(shared["cases"]) > 1 and shared["failed"] == alone["failed"] == 0
+    for one, other in zip(shared["cases"], alone["cases"], strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_a_fault_of_a_kernel_is_a_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other cases go on, and the text says what happened."""
+    spec = get_spec("softmax")
+
+    def broken(attrs: object, inputs: object) -> dict[str, np.ndarray]:
+        raise ZeroDivisionError("no reference")
+
+    monkeypatch.setattr(verification, "get_spec", lambda _name: replace(spec, reference=broken))
+    done = CliRunner().invoke(
+        app, ["verify", "--target", "gfx1100", "--operator", "softmax", "--jobs", "1"]
+    )
+    assert done.exit_code == 1 and "ZeroDivisionError: no reference" in done.stdout
+
+
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference is off by a tenth: the exit status is 1, and the case is named."""
     spec = get_spec("softmax")
@@ -35,7 +69,9 @@ def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         spec, reference=lambda a, i: {k: v * 1.1 for k, v in spec.reference(a, i).items()}
     )
     monkeypatch.setattr(verification, "get_spec", lambda _name: wrong)
-    done = CliRunner().invoke(app, ["verify", "--target", "gfx1100", "--operator", "softmax"])
+    done = CliRunner().invoke(
+        app, ["verify", "--target", "gfx1100", "--operator", "softmax", "--jobs", "1"]
+    )
     assert done.exit_code == 1
     assert "FAILED softmax." in done.stdout and "allowed" in done.stdout
 

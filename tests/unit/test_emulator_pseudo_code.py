@@ -8,7 +8,6 @@ pseudo-code gives a lane. Transcendental functions may differ by their last bits
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from emulator_machine import EDGES, Machine
 from pseudo_code import program
+from pseudo_library import library, plain_name
 from pseudo_values import Unknown, Value
 from tinygrad.renderer import amd
 
@@ -30,20 +30,6 @@ S0, S1, S2, DST, SDST, CARRY = 2, 6, 10, 14, 20, 24  # vector registers; scalar 
 KINDS = ("VOP1", "VOP2", "VOP2_LIT", "VOP3", "VOP3_SDST", "VOP3SD", "VOP3P", "VOPC", "VOP1_LIT")
 LITERAL = 0x3FA00000
 INEXACT = re.compile(r"pow\(|log2\(|sqrt\(|sin\(|cos\(|1\.0F? / |16'1\.0 / ")
-
-
-@functools.cache
-def library(isa: str) -> dict[str, Any]:
-    """Programs by an operation's plain name: pseudo-code calls other instructions."""
-    pseudo = importlib.import_module(f"tinygrad.runtime.autogen.amd.{isa}.str_pcode").PCODE
-    found: dict[str, Any] = {}
-    for op, text in pseudo.items():
-        found.setdefault(plain_name(op.name), lambda env, text=text: program(text)(env))
-    return found if isa == "rdna4" else {**library("rdna4"), **found}  # gfx950 names its minimum
-
-
-def plain_name(name: str) -> str:
-    return name.lower().removesuffix("_e32").removesuffix("_e64")
 
 
 def words(isa: str) -> Iterator[tuple[str, str, str, int, int]]:

@@ -69,7 +69,7 @@ OPERATIONS: dict[str, Callable[[int, int], Result]] = {
     "s_min_i32": lambda a, b: (min(signed(a), signed(b)), signed(a) < signed(b)),
     "s_max_u32": lambda a, b: (max(a, b), a >= b),
     "s_bfm_b32": lambda a, b: (((1 << (a & 31)) - 1) << (b & 31), None),
-    "s_absdiff_i32": lambda a, b: nonzero(abs(signed(a) - signed(b))),
+    "s_absdiff_i32": lambda a, b: nonzero(abs(signed((a - b) & 0xFFFFFFFF))),  # wraps
     "s_lshl2_add_u32": lambda a, b: ((a << 2) + b, (a << 2) + b > MASK),
     "s_pack_lh_b32_b16": lambda a, b: ((a & 0xFFFF) | (b >> 16) << 16, None),
 }

@@ -160,6 +160,7 @@ def _print(
             v.kernel, str(v.case), f"{v.error:.1e}",
             f"{v.error / v.tolerance:.0%}" if v.tolerance else "–",
             str(v.vgprs) if known else "–", str(v.sgprs) if known else "–",
+            f"{v.spills} + {v.scalar_spills} scalar" if v.scalar_spills > 0 else
             str(v.spills) if known else "–", f"{v.lds_bytes:,}", f"{v.seconds:.1f}",
             "ok" if v.passed else "[red]FAILED[/red]",
         )  # fmt: skip

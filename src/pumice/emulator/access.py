@@ -49,6 +49,7 @@ def load(
         halves = state.v[register].reshape(-1).view(np.uint16)[shape.half :: 2]
     every = state.waves * state.lanes
     shift = {1: 0, 2: 1, 4: 2}[size]
+    several = None if between else _several(state, space, shape, register)
 
     def run(addresses: Array, flat: Array) -> None:
         offsets, good = space.locate(inst, addresses, flat, total)
@@ -59,13 +60,22 @@ def load(
         if space.watched:
             space.note_read(inst, offsets, flat, total)
         count_traffic(traffic, state, space, offsets, flat, shape, False)
-        if size == 4 and int(np.bitwise_or.reduce(offsets, initial=0)) & 3:
+        misplaced = int(np.bitwise_or.reduce(offsets, initial=0)) if size > 1 else 0
+        if size == 4 and misplaced & 3:
             _load_unaligned(space, offsets, flat, rows)
             return
+        if several is not None and not misplaced & (total - 1):
+            registers, words = several
+            block = words.take(offsets // total, axis=0).T  # faster than an index
+            if flat.size == every:
+                np.copyto(registers, block)
+            else:
+                registers[:, flat] = block
+            return
         at = offsets >> shift if shift else offsets
-        odd = size == 2 and int(np.bitwise_or.reduce(offsets, initial=0)) & 1
+        odd = size == 2 and misplaced & 1
         if halves is not None:
-            value = _odd_words(space, offsets) if odd else view[at]
+            value = _odd_words(space, offsets) if odd else view.take(at)
             if size == 1:
                 value = value.astype(np.int8) if shape.signed else value
                 value = value.astype(np.int16)
@@ -73,7 +83,7 @@ def load(
             return
         whole = flat.size == every
         for i, row in enumerate(rows):
-            value = _odd_words(space, offsets) if odd else view[at + i] if i else view[at]
+            value = _odd_words(space, offsets) if odd else view.take(at + i if i else at)
             if size < 4:
                 if shape.signed:
                     value = value.view(_EXTEND[(size, True)]).astype(np.int32).view(np.uint32)
@@ -85,6 +95,14 @@ def load(
                 row[flat] = value
 
     return run
+
+
+def _several(state: State, space: Space, shape: Shape, register: int) -> tuple[Array, Array] | None:
+    """(registers [count, lanes], memory [-1, count]) where 2 or 4 words can move as one."""
+    if shape.size != 4 or shape.count not in (2, 4) or space.views[4].size % shape.count:
+        return None
+    registers = state.v[register : register + shape.count].reshape(shape.count, -1)
+    return registers, space.views[4].reshape(-1, shape.count)
 
 
 def _odd_words(space: Space, offsets: Array) -> Array:
@@ -120,11 +138,19 @@ def store(
     kind = view.dtype
     shift = {1: 0, 2: 1, 4: 2}[size]
     down = np.uint32(16) if shape.half == 1 else None
+    several = None if between or space.watched else _several(state, space, shape, register)
+    every = state.waves * state.lanes
 
     def run(addresses: Array, flat: Array) -> None:
         offsets, good = space.locate(inst, addresses, flat, total)
         if good is not None:
             offsets, flat = offsets[good], flat[good]
+        if several is not None and not int(np.bitwise_or.reduce(offsets, initial=0)) & (total - 1):
+            count_traffic(traffic, state, space, offsets, flat, shape, True)
+            registers, words = several
+            chosen = registers if flat.size == every else registers.take(flat, axis=1)
+            words[offsets // total] = chosen.T
+            return
         values = [row[flat] for row in rows]
         if down is not None:
             values = [value >> down for value in values]

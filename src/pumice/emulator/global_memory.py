@@ -14,7 +14,7 @@ from pumice.emulator.access import chosen_lanes, load, store
 from pumice.emulator.atomics import atomic
 from pumice.emulator.decode import Instruction
 from pumice.emulator.lds import Lds
-from pumice.emulator.memory import PRIVATE_APERTURE, SHARED_APERTURE
+from pumice.emulator.memory import BASE, PRIVATE_APERTURE, SHARED_APERTURE
 from pumice.emulator.operands import pair_getter, source
 from pumice.emulator.spaces import Global, Private, Space
 from pumice.emulator.state import ACC, M0_CDNA, M0_RDNA, Array, State
@@ -61,8 +61,24 @@ class VectorMemory:
         records = state.s[:, base + 2]
         first = inst.sdata
         wave = np.arange(state.waves)
+        plain = not buffer and extra is None and shape.size == 4
 
         def run() -> None:
+            if plain and state.all_active and (pointer == pointer[0]).all():
+                address = int(pointer[0]) + constant & ~3
+                span = space.memory.span(address)
+                if span is not None and address + shape.bytes <= span[1]:
+                    at = (address - BASE) >> 2
+                    state.s[:, first : first + shape.count] = space.views[4][at : at + shape.count]
+                    self.traffic.bytes_read["scalar"] = (
+                        self.traffic.bytes_read.get("scalar", 0) + state.waves * shape.bytes
+                    )
+                    if first + shape.count > 126:
+                        state.dirty = True
+                    return
+            each()
+
+        def each() -> None:
             address = pointer.astype(np.int64)
             if buffer:
                 address = address & 0xFFFF_FFFF_FFFF

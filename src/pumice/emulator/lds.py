@@ -74,7 +74,8 @@ class Lds(Space):
         if addresses.size and int(addresses.max()) + size > self.size:
             good = addresses + size <= self.size
             self.refuse(inst, flat[~good], addresses[~good], size)
-        return addresses + self.base[flat], good
+        base = self.base if flat is self.state.every else self.base[flat]
+        return addresses + base, good
 
     # -- the shadow -------------------------------------------------------------------------------
 

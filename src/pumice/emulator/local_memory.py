@@ -73,7 +73,7 @@ def _plain(state: State, inst: Instruction, lds: Lds, traffic: Traffic) -> Step:
     def run() -> None:
         flat = chosen_lanes(state)
         if flat is not None:
-            move(_sum(row[flat], offset), flat)
+            move(_sum(row if flat is state.every else row[flat], offset), flat)
 
     return run
 
@@ -130,7 +130,7 @@ def _atomic(state: State, inst: Instruction, lds: Lds, traffic: Traffic) -> Step
     def run() -> None:
         flat = chosen_lanes(state)
         if flat is not None:
-            move(_sum(row[flat], offset), flat)
+            move(_sum(row if flat is state.every else row[flat], offset), flat)
 
     return run
 

@@ -113,6 +113,14 @@ def _packed(state: State, inst: Instruction, watch: Watch | None) -> Step:
     select_high = inst.get("opsel_hi") | inst.get("opsel_hi2") << 2 if vop3p else 7
     negs = (inst.get("neg"), inst.get("neg_hi"))
     index = inst.vdst - 256
+    everywhere = (1 << len(codes)) - 1
+    if (
+        kind == "h"
+        and min(codes) >= 256
+        and not (inst.get("clmp") or negs[0] or negs[1])
+        and (select & everywhere == 0 and select_high & everywhere == everywhere)
+    ):
+        return _both_halves(state, inst, function, [code - 256 for code in codes], watch)
     halves: list[list[Callable[[], Any]]] = []
     for side in (0, 1):
         got = []
@@ -143,6 +151,29 @@ def _packed(state: State, inst: Instruction, watch: Watch | None) -> Step:
             first, second = _narrow(first, kind), _narrow(second, kind)
         puts[0](first)
         puts[1](second)
+
+    return run
+
+
+def _both_halves(
+    state: State,
+    inst: Instruction,
+    function: Callable[..., Any],
+    registers: list[int],
+    watch: Watch | None,
+) -> Step:
+    """Low halves with low ones, high with high, as most are: one operation on twice the lanes."""
+    pairs = [state.v[register].view(np.float16) for register in registers]
+    put = vector_put(state, "u32", inst.vdst - 256)
+
+    def run() -> None:
+        values = [pair.astype(np.float32) for pair in pairs]
+        result = function(*values)
+        if watch is not None and watch.invalid:
+            for side in (0, 1):
+                watch.invalid = True
+                watch.nan(inst, result[:, side::2], [value[:, side::2] for value in values])
+        put(result.astype(np.float16).view(np.uint32))
 
     return run
 

@@ -18,8 +18,15 @@ from pumice.emulator.scalar_table import LOGIC, NONZERO, OWN_SCC, PLAIN
 from pumice.emulator.state import EXEC, State
 
 Step = Callable[[], None]
+
+
+def _less_or_greater(a: Any, b: Any) -> Any:
+    """Different numbers: of floats, NaN is neither less nor greater."""
+    return np.less(a, b) | np.greater(a, b)
+
+
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": np.equal, "lg": np.not_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal, "lg": _less_or_greater, "gt": np.greater, "ge": np.greater_equal,
     "lt": np.less, "le": np.less_equal, "neq": np.not_equal,
     "nlt": lambda a, b: ~(a < b), "nle": lambda a, b: ~(a <= b),
     "ngt": lambda a, b: ~(a > b), "nge": lambda a, b: ~(a >= b),

@@ -118,7 +118,7 @@ NONZERO: dict[str, tuple[str, Callable[..., Any]]] = {
     "s_bfe_i32": ("i32 u32 u32", _bfe32s),
     "s_bfe_u64": ("u64 u64 u32", lambda a, b: _bfe64(a, b, False)),
     "s_bfe_i64": ("i64 u64 u32", lambda a, b: _bfe64(a, b, True)),
-    "s_absdiff_i32": ("u32 i32 i32", lambda a, b: np.abs(_wide(a) - b).astype(np.uint32)),
+    "s_absdiff_i32": ("u32 i32 i32", lambda a, b: np.abs(a - b).view(np.uint32)),
     "s_not_b32": ("u32 u32", np.invert),
     "s_not_b64": ("u64 u64", np.invert),
     "s_bcnt0_i32_b32": ("u32 u32", lambda a: im.popcount(~a)),

@@ -24,8 +24,11 @@ SEED = 7  # of the cases' random numbers
 @dataclass(frozen=True)
 class Verdict:
     """One case of one kernel. error: the largest ‖out − ref‖ / ‖ref‖ of its outputs; tolerance: of
-    the output it belongs to. vgprs, sgprs, spills, lds_bytes: of the largest kernel of the case
-    (AMD only, else −1; shared memory for all). text: what went wrong, in words."""
+    the output it belongs to. vgprs, sgprs, spills, scalar_spills, lds_bytes: of the largest kernel
+    of the case (AMD only, else −1; shared memory for all). spills: vector registers that went to
+    memory; scalar_spills: scalar ones that went to vector registers. text: what went wrong, in
+    words.
+    """
 
     operator: str
     kernel: str
@@ -36,6 +39,7 @@ class Verdict:
     vgprs: int
     sgprs: int
     spills: int
+    scalar_spills: int
     lds_bytes: int
     seconds: float
     text: str = ""
@@ -124,17 +128,20 @@ def run_case(runner: Runner, case: Case) -> Verdict:
         vgprs=max((r[0] for r in registers), default=-1),
         sgprs=max((r[1] for r in registers), default=-1),
         spills=max((r[2] for r in registers), default=-1),
+        scalar_spills=max((r[3] for r in registers), default=-1),
         lds_bytes=max((binary.shared_bytes for binary in runner.last), default=0),
         seconds=time.perf_counter() - start,
         text=text,
     )
 
 
-def _registers(binary: Binary) -> tuple[int, int, int]:
-    """(vector registers, scalar registers, spilled ones) of an AMD kernel; −1 for others."""
+def _registers(binary: Binary) -> tuple[int, int, int, int]:
+    """(vector registers, scalar ones, spilled vector ones, spilled scalar ones) of an AMD kernel;
+    −1 for others.
+    """
     if binary.code[18:20] != b"\xe0\x00":  # e_machine of AMDGPU
-        return -1, -1, -1
+        return -1, -1, -1, -1
     from pumice.binary.amdgpu import read_code_object
 
     kernel = read_code_object(binary.code).kernels[binary.symbol]
-    return kernel.vgprs, kernel.sgprs, kernel.vgpr_spills + kernel.sgpr_spills
+    return kernel.vgprs, kernel.sgprs, kernel.vgpr_spills, kernel.sgpr_spills
