@@ -20,7 +20,8 @@ sys.path.insert(0, str(ROOT / "src"))
 def line(name, slower):
     near = [sum(s <= most for s in slower) / len(slower) for most in (1.1, 1.25)]
     mean = math.exp(sum(map(math.log, slower)) / len(slower))
-    return f"{name:24} {len(slower):4} rows  within 10% {near[0]:4.0%}  within 25% {near[1]:4.0%}  {mean:.2f} of the best"
+    within = f"within 10% {near[0]:4.0%}  within 25% {near[1]:4.0%}"
+    return f"{name:24} {len(slower):4} rows  {within}  {mean:.2f} of the best"
 
 
 def main():

@@ -15,12 +15,8 @@ from safetensors.numpy import save_file
 
 from pumice.artifact import Manifest
 from pumice.errors import (
-    ArtifactError,
-    DeviceError,
-    OutOfMemoryError,
-    UnsupportedError,
-    UsageError,
-)
+    ArtifactError, DeviceError, OutOfMemoryError, UnsupportedError, UsageError,
+)  # fmt: skip
 from pumice.operators.sample_tokens.spec import reference as sample_reference
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.gpu_executor import GpuExecutor
