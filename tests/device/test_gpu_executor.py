@@ -14,9 +14,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from pumice.artifact import Manifest
-from pumice.errors import (
-    ArtifactError, DeviceError, OutOfMemoryError, UnsupportedError, UsageError,
-)  # fmt: skip
+from pumice.errors import ArtifactError, DeviceError, OutOfMemoryError, UsageError
+from pumice.errors import UnsupportedError as Unsupported
 from pumice.operators.sample_tokens.spec import reference as sample_reference
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.gpu_executor import GpuExecutor
@@ -246,7 +245,7 @@ def test_an_artifact_that_cannot_draw(artifact: Path, tmp_path: Path) -> None:
     kept = {name: plan for name, plan in entries.items() if not name.startswith("sample")}
     executor = loaded(altered(artifact, tmp_path, entries=kept))
     assert not executor.samples
-    with pytest.raises(UnsupportedError, match="no plans that draw"):
+    with pytest.raises(Unsupported, match="no plans that draw"):
         executor.launch(toy.batch([([1], 0, [1])]), sampling(temperature=[0]))
 
 
