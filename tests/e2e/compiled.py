@@ -27,13 +27,15 @@ class Compiled:
         context: int,
         seed: int = 0,
         emulated: str = "",
+        sanitize: bool = False,
         **options: Any,
     ) -> None:
         target = get_target(emulated) if emulated else detect_cpu()
         compile_model(source, target=target, output=folder, options=CompileOptions(**options))
         self.size = options.get("block_size", 32)
         each = -(-context // self.size)
-        device = f"rocm:emulated-{emulated}" if emulated else "cpu"
+        kind = "sanitized" if sanitize else "emulated"
+        device = f"rocm:{kind}-{emulated}" if emulated else "cpu"
         self.executor = load(folder, device=device, num_blocks=8 * each, context_length=context)
         self._free = list(np.random.default_rng(seed).permutation(8 * each))
         self._blocks: dict[int, list[int]] = {}
