@@ -15,6 +15,7 @@ from pumice.targets import get_target
 # Operator → the cases that take the paths of their own: packed dots, scales, loops, filters.
 CASES = {
     "gemm_w4": (2, 4, 11, 19),
+    "fused_w4": (3, 6, 10),
     "dequantize_w4": (4, 5),
     "norm": (3, 4, 9, 12, 15, 17, 18),
     "quantize_fp8": (3, 4, 8),
