@@ -45,6 +45,13 @@ def test_a_target_for_another_device(command: str, cache: Path) -> None:
     assert not cache.exists()
 
 
+@pytest.mark.parametrize("option", ["--no-fuse", "--no-weights"])
+def test_an_option_for_gpus(option: str, cache: Path) -> None:
+    options = ["--random-weights", "tiny", "--target", "x86-64-v3", "--cache-dir", cache]
+    failed(run("compile", option, *options), 2, f"{option} is for GPUs; the target is x86-64-v3")
+    assert not cache.exists()
+
+
 @pytest.mark.parametrize("command", ["chat", "run", "bench", "compile", "inspect", "pull"])
 def test_a_missing_file(command: str, cache: Path) -> None:
     given = ["-m", "missing.gguf"]
