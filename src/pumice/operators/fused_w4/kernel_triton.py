@@ -42,28 +42,22 @@ def _rows(tile, N, half, GATED: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _groupwise(
-    pointer, row, first, groups, scale_columns, wanted,
-    PER: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """One value a group, [1, ROWS, GROUPS]. Loads are narrow, so that a thread has those of its
-    own groups and nothing has to be exchanged."""
-    g = (first + tl.arange(0, GROUPS))[None, None, :]
-    at = row[None, :, None] * scale_columns + g // PER
-    at = tl.multiple_of(tl.max_contiguous(at, (1, 1, 2)), (1, 1, 1))
-    return _load(pointer + at, wanted, g < groups, WHOLE, "")
+def _load(at, wanted, POLICY: tl.constexpr):
+    """wanted: None, or a scalar; where it is false nothing is read and nothing used."""
+    if wanted is None:
+        return tl.load(at, eviction_policy=POLICY)
+    return tl.load(at, mask=wanted, eviction_policy=POLICY)
 
 
 @triton.jit
-def _load(at, wanted, inside, WHOLE: tl.constexpr, POLICY: tl.constexpr):
-    """wanted: None, or a scalar; where it is false nothing is read and nothing used."""
-    if WHOLE:
-        if wanted is None:
-            return tl.load(at, eviction_policy=POLICY)
-        return tl.load(at, mask=wanted, eviction_policy=POLICY)
-    if wanted is not None:
-        inside = inside & wanted
-    return tl.load(at, mask=inside, other=0, eviction_policy=POLICY)
+def _groupwise(
+    pointer, row, group, scale_columns, wanted, PER: tl.constexpr
+):  # fmt: skip
+    """One value a group, [1, ROWS, GROUPS]. Loads are narrow, so that a thread has those of its
+    own groups and nothing has to be exchanged."""
+    at = row[None, :, None] * scale_columns + group[None, None, :] // PER
+    at = tl.multiple_of(tl.max_contiguous(at, (1, 1, 2)), (1, 1, 1))
+    return _load(pointer + at, wanted, "")
 
 
 @triton.jit
@@ -72,17 +66,21 @@ def _fetch(
     ZERO: tl.constexpr, PER: tl.constexpr, GROUPS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """(words [1, ROWS, 4 · GROUPS], scales, zero points, minima [1, ROWS, GROUPS]) from group
-    `first` on."""
-    j = (first * 4 + tl.arange(0, 4 * GROUPS))[None, None, :]
-    at = w + row[None, :, None] * words + j
-    word = _load(at, wanted, j < words, WHOLE, "evict_first")
-    scale = _groupwise(scales, row, first, groups, scale_columns, wanted, PER, GROUPS, WHOLE)
+    `first` on; beyond K those of the last group, which meet activations of zero."""
+    j = first * 4 + tl.arange(0, 4 * GROUPS)
+    group = first + tl.arange(0, GROUPS)
+    if not WHOLE:
+        j = tl.minimum(j // 4, groups - 1) * 4 + j % 4
+        j = tl.max_contiguous(tl.multiple_of(j, 4), 4)
+        group = tl.minimum(group, groups - 1)
+    word = _load(w + (row[None, :, None] * words + j[None, None, :]), wanted, "evict_first")
+    scale = _groupwise(scales, row, group, scale_columns, wanted, PER)
     zero = ZERO
     if zeros is not None:
-        zero = _groupwise(zeros, row, first, groups, scale_columns, wanted, PER, GROUPS, WHOLE)
+        zero = _groupwise(zeros, row, group, scale_columns, wanted, PER)
     least = 0.0
     if mins is not None:
-        least = _groupwise(mins, row, first, groups, scale_columns, wanted, PER, GROUPS, WHOLE)
+        least = _groupwise(mins, row, group, scale_columns, wanted, PER)
     return word, scale, zero, least
 
 
