@@ -86,7 +86,7 @@ def test_refusals_say_what_is_allowed() -> None:
     assert reason("norm", "silu") == reason("residual") == "None"
     assert "at most 8" in reason(m=9)
     assert "at most 4 are normed" in reason("norm", m=5)
-    assert "do not fit in" in reason(m=8, k=8192)
+    assert "do not fit in" in reason(m=8, k=32768)
     assert "'silu' of even ones" in reason("silu", n=63)
     assert "activation 'gelu'" in reason(activation="gelu")
     assert "not added" in reason("silu", "residual")
