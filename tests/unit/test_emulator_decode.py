@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from tinygrad.renderer import amd
 
+from pumice.emulator.decode import decode
 from pumice.emulator.encodings import _encodings, decode_word
+from pumice.errors import UnimplementedInstructionError
 
 
 def theirs(data: bytes, isa: str) -> tuple[str, str, dict[str, int], int] | None:
@@ -64,3 +66,11 @@ def test_every_encoding(isa: str) -> None:
 def test_words_of_no_encoding() -> None:
     assert mine(bytes(16), "rdna3") == theirs(bytes(16), "rdna3")
     assert mine(b"\xff" * 16, "cdna") is None
+
+
+def test_the_cache_of_gfx90a() -> None:
+    """`buffer_wbinvl1_vol`, as LLVM writes it behind an acquire; gfx942's tables have no such."""
+    word = bytes.fromhex("0000fce000000000")
+    assert decode(word, 0, "gfx90a").name == "buffer_wbinvl1_vol"
+    with pytest.raises(UnimplementedInstructionError):
+        decode(word, 0, "gfx942")

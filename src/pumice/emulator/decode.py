@@ -24,6 +24,7 @@ _FAMILIES = {
 _DPP = (233, 234, 250)
 _VOP3P_CDNA = 0b110100111
 _SCALED_MFMA = 0xD3AC
+_GFX90A_CACHE = {0b111000_0_0111110: "buffer_wbinvl1", 0b111000_0_0111111: "buffer_wbinvl1_vol"}
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,9 @@ def decode(code: bytes, pc: int, arch: str) -> Instruction:
     if arch == "gfx90a" and word >> 23 == _VOP3P_CDNA and (word >> 16 & 127) in GFX90A_OPCODES:
         # gfx942, whose table the rest is decoded by, gave these opcodes to other instructions.
         return _mfma(data, pc, GFX90A_OPCODES[word >> 16 & 127].lower())
+    if arch == "gfx90a" and word >> 18 in _GFX90A_CACHE:
+        name = _GFX90A_CACHE[word >> 18]  # gfx942 has other instructions for its caches
+        return Instruction(name, "MUBUF", {}, pc, 8, data[:8], name)
     if isa == "cdna" and word >> 16 != _SCALED_MFMA:
         data = data[:8]  # the tables take any 8 bytes before a matrix instruction for its scales
     try:
