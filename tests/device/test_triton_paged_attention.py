@@ -98,6 +98,9 @@ def test_refusals() -> None:
         assert why is not None and word in why
 
 
+CHUNKS = next(index for index, case in enumerate(CASES) if case[0] is PREFILL)
+
+
 def workspaces_of(problem: Problem, plan: Plan, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
     """All tensors after a run, workspaces included."""
     arrays = {
@@ -124,11 +127,11 @@ def test_shares_follow_the_context() -> None:
 def test_shares_of_a_chunk_follow_its_context() -> None:
     """Contexts of 5, 3 and 70 keys, of which the second has no query; blocks of 16, three shares:
     70 keys are five blocks, two a share."""
-    spec, kernel, attrs, inputs = CASES[11]
+    spec, kernel, attrs, inputs = CASES[CHUNKS]
     problem = make_problem(spec, attrs, inputs)
     config = {**kernel.configs(problem, TARGETS["sm_90"])[0], "SPLITS": 3, "BLOCK_N": 16}
     found = workspaces_of(problem, kernel.plan(problem, TARGETS["sm_90"], config), inputs)
-    check(11, found["out"])
+    check(CHUNKS, found["out"])
     shares = np.isfinite(found["lse"][:, 0]).sum(axis=1)
     assert shares[:5].tolist() == [1] * 5 and shares[-1] == 3
 
@@ -136,7 +139,7 @@ def test_shares_of_a_chunk_follow_its_context() -> None:
 def test_a_batch_padded_with_empty_sequences() -> None:
     """As a compiled plan has them: most of its sequences have no query and no key, and the chunk's
     tiles are no smaller for them."""
-    spec, kernel, attrs, inputs = CASES[11]
+    spec, kernel, attrs, inputs = CASES[CHUNKS]
     count = 40
     tokens = int(inputs["query_start"][-1])
     padded = dict(
@@ -150,4 +153,4 @@ def test_a_batch_padded_with_empty_sequences() -> None:
         config = kernel.configs(problem, TARGETS[name])[0]
         assert config["BLOCK_M"] == 64
         found = workspaces_of(problem, kernel.plan(problem, TARGETS[name], config), padded)
-        check(11, found["out"])
+        check(CHUNKS, found["out"])
