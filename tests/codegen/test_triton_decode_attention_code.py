@@ -65,3 +65,15 @@ def test_every_target(name: str) -> None:
 @pytest.mark.parametrize("label", ["Llama-2-7B 1×1024", "Qwen3-8B 8×1024, normalized"])
 def test_some_targets(name: str, label: str) -> None:
     assembly(label, name)
+
+
+def test_early_start() -> None:
+    """What starts before the launch in front of it has ended waits for that before it reads q."""
+    ((attrs, tensors),) = [row[1:] for row in BENCH if row[0] == "Llama-3-8B 1×8192"]
+    problem, kernel, target = problem_of(SPEC, attrs, tensors), DecodeAttention(), TARGETS["sm_90"]
+    config = next(c for c in kernel.configs(problem, target) if c.get("early"))
+    (binary,) = compiled(kernel, problem, target, config)
+    text = binary.assembly
+    wait, others = text.index("griddepcontrol.wait"), text.index("griddepcontrol.launch_dependents")
+    assert wait < others < text.index("st.global")
+    assert all(not c.get("early") for c in kernel.configs(problem, TARGETS["sm_80"]))

@@ -191,6 +191,7 @@ def decode_attention(
     INTERLEAVED: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """A program takes one share of a sequence's keys for the heads of one group, and one of PARTS
     slices of the values' columns.
@@ -230,6 +231,12 @@ def decode_attention(
     own = (split == active - 1) & (context > 0)  # has the new key, too
     d = tl.arange(0, BLOCK_D)
     position = tl.load(positions + sequence)
+    slot = tl.load(slots + sequence).to(tl.int64)
+    partner, cosine, sine = rotary_columns(inv_freq, position, d, factor, HALF, INTERLEAVED)
+    if EARLY:
+        # Of the launch in front of this one come q, k and v; the step's integers are older.
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     q_rows = q + sequence * stride_qt + (head * stride_qh)[:, None]
     one = tl.arange(0, 1)
     k_rows = k + sequence * stride_kt + kv_head * stride_kh + one[:, None]
@@ -241,7 +248,6 @@ def decode_attention(
         inverse_q = inverse_rms(q_rows, inside_q, eps, D, BLOCK_D if BLOCK_R == 0 else 2 * BLOCK_D)
     if k_weight is not None:
         inverse_k = inverse_rms(k_rows, inside_k, eps, D, BLOCK_D if BLOCK_R == 0 else 2 * BLOCK_D)
-    slot = tl.load(slots + sequence).to(tl.int64)
     appended = own & (slot >= 0)
     scale_k = 1.0
     scale_v = 1.0
@@ -252,7 +258,6 @@ def decode_attention(
     k_slot = k_cache + slot // PAGE * stride_kb + slot % PAGE * stride_kn + kv_head * stride_kc
     v_slot = v_cache + slot // PAGE * stride_vb + slot % PAGE * stride_vn + kv_head * stride_vc
 
-    partner, cosine, sine = rotary_columns(inv_freq, position, d, factor, HALF, INTERLEAVED)
     q_main = rotate_columns(
         q_rows, inside_q, q_weight, inverse_q, d, partner, cosine, sine, offset, D
     ).to(q.dtype.element_ty)

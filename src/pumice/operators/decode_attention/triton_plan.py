@@ -104,13 +104,17 @@ class DecodeAttention:
                     rows.append((tile, count, 1))
                 if index == 0 and place == 0 and count > 1:
                     rows.append((tile, count, 0))
-        return [
+        found = [
             {
                 "BLOCK_M": m, "BLOCK_N": n, "BLOCK_V": v, "warps": warps, "stages": stages,
-                "SPLITS": count, "COMBINES": combines, "waves": 0,
+                "SPLITS": count, "COMBINES": combines,
             }
             for (n, warps, stages), count, combines in rows
         ]  # fmt: skip
+        if target.matrix_unit in ("wgmma", "tcgen05"):
+            # These GPUs can start a launch before the one in front of it has ended.
+            found += [{**config, "early": 1} for config in found[:3] if config["COMBINES"]]
+        return found
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         attrs, tensors = problem.attrs, problem.tensors
@@ -128,6 +132,7 @@ class DecodeAttention:
         parts = cdiv(dim_v, block_v)
         wide = itemsize(k_cache.dtype) > 1
         limit = 0.0 if wide else float(ml_dtypes.finfo(numpy_dtype(k_cache.dtype)).max)
+        early = bool(config.get("early"))
         combines = splits > 1 and bool(config["COMBINES"])
         workspaces = {
             "partial": TensorSpec((sequences, heads, splits, dim_v), "float32"),
@@ -175,10 +180,11 @@ class DecodeAttention:
                 # second-level cache, so every wave arrives on its own; elsewhere one thread does.
                 "ARRIVALS": config["warps"] if target.wave == 64 else 1, "WAVE": target.wave,
                 "INTERLEAVED": bool(attrs.get("interleaved")), "WINDOW": left >= 0, "CAP": cap > 0,
+                "EARLY": early,
             },
             num_warps=config["warps"],
             num_stages=config["stages"],
-            options=rocm_options(target, config["waves"]),
+            options={"cuda": {"launch_pdl": True}} if early else rocm_options(target, 0),
         )  # fmt: skip
         return Plan(
             (launch, combine_launch(out, splits)) if splits > 1 and not combines else (launch,),
