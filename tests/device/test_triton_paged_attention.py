@@ -137,8 +137,8 @@ def test_shares_of_a_chunk_follow_its_context() -> None:
 
 
 def test_a_batch_padded_with_empty_sequences() -> None:
-    """As a compiled plan has them: most of its sequences have no query and no key, and the chunk's
-    tiles are no smaller for them."""
+    """As in a compiled plan, most sequences have no query and no key. The chunk's tiles
+    are no smaller for them, and its 70 keys, five blocks, go to as many programs."""
     spec, kernel, attrs, inputs = CASES[CHUNKS]
     count = 40
     tokens = int(inputs["query_start"][-1])
@@ -152,5 +152,11 @@ def test_a_batch_padded_with_empty_sequences() -> None:
         problem = make_problem(spec, attrs, padded)
         config = kernel.configs(problem, TARGETS[name])[0]
         assert config["BLOCK_M"] == 64
-        found = workspaces_of(problem, kernel.plan(problem, TARGETS[name], config), padded)
+        config = {**config, "BLOCK_N": 16}
+        plan = kernel.plan(problem, TARGETS[name], config)
+        # One program for each tile that there may be; those without rows take shares of the keys.
+        assert config["SPARE"] and plan.launches[0].grid[0] == tokens // (64 // 3) + 3 + count
+        found = workspaces_of(problem, plan, padded)
         check(CHUNKS, found["out"])
+        shares = np.isfinite(found["lse"][:, 0]).sum(axis=1)
+        assert shares[-1] == 5 and np.isneginf(found["lse"][-1, 0, 5:]).all()

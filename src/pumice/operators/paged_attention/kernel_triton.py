@@ -166,6 +166,7 @@ def paged_attention(
     BLOCK_R: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_S: tl.constexpr,
+    SPARE: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
 ):
@@ -179,11 +180,16 @@ def paged_attention(
     pid = tl.program_id(0) // PARTS
     first_v = tl.program_id(0) % PARTS * BLOCK_V
     kv_head = pid % kv_heads
-    split = pid // kv_heads % splits
-    tile = pid // kv_heads // splits
+    shares = splits
+    if query_start is not None:
+        used = used_tiles(query_start, sequences, tiles, ROWS, BLOCK_S)
+        if SPARE:  # programs of tiles without rows take shares of the others' keys
+            shares = tl.minimum(splits, tl.maximum(tiles // tl.maximum(used, 1), 1))
+    split = pid // kv_heads % shares
+    tile = pid // kv_heads // shares
     if query_start is not None:
         # Of a chunk the last rows see most keys: they start first. What has no rows comes last.
-        tile = used_tiles(query_start, sequences, tiles, ROWS, BLOCK_S) - 1 - tile
+        tile = used - 1 - tile
         if tile < 0:
             return
         sequence = find_sequence(query_start, tile, sequences, ROWS, BLOCK_S)
@@ -240,7 +246,7 @@ def paged_attention(
     whole_end = tl.maximum(lowest + 1, 0)
     if lse is not None:
         # An even share of this tile's keys: parts depend on lengths and sizes only.
-        share = tl.cdiv(tl.cdiv(tl.maximum(end - begin, 0), splits), BLOCK_N) * BLOCK_N
+        share = tl.cdiv(tl.cdiv(tl.maximum(end - begin, 0), shares), BLOCK_N) * BLOCK_N
         begin += split * share
         end = tl.minimum(begin + share, end)
         whole_begin = tl.maximum(whole_begin, begin)
@@ -300,11 +306,14 @@ def paged_attention(
     mask = valid[:, None] & (e < DV)[None, :]
     if lse is not None:
         tl.store(o_rows + e[None, :], acc, mask=mask & some[:, None])
-        value = tl.where(some, maximum + tl.log2(tl.where(some, total, 1.0)), float("-inf"))
-        l_tile = lse + tl.cast(q_start + first, tl.int64) * stride_lt + split
-        tl.store(
-            l_tile + row * stride_lt + row_head * stride_lh, value, mask=valid & (first_v == 0)
-        )
+        nothing = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        value = tl.where(some, maximum + tl.log2(tl.where(some, total, 1.0)), nothing)
+        l_rows = lse + tl.cast(q_start + first, tl.int64) * stride_lt + row_head * stride_lh
+        l_rows += row * stride_lt
+        tl.store(l_rows + split, value, mask=valid & (first_v == 0))
+        if SPARE:
+            for other in range(split + shares, splits, shares):
+                tl.store(l_rows + other, nothing, mask=valid & (first_v == 0))
     else:
         tl.store(o_rows + e[None, :], acc.to(out.dtype.element_ty), mask=mask)
 

@@ -105,6 +105,7 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
     if tokens == 0 or sequences == 0:
         return Plan(())
     ragged = "query_start" in tensors
+    spare = bool(config.get("SPARE"))
     tiles = tokens // (config["BLOCK_M"] // group) + sequences if ragged else sequences
     scale, cap = logit_scales(attrs, dim)
     left = attrs.get("window_left", -1)
@@ -130,7 +131,7 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
         constants["lse"] = None
     launch = Launch(
         kernel=_kernel("paged_attention"),
-        grid=(tiles * splits * kv_heads * parts, 1, 1),
+        grid=(tiles * (1 if spare else splits) * kv_heads * parts, 1, 1),
         arguments={
             **arguments,
             "stride_qt": q.stride[0], "stride_qh": q.stride[1],
@@ -148,7 +149,7 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
             "BLOCK_M": config["BLOCK_M"], "BLOCK_N": config["BLOCK_N"],
             "BLOCK_D": main, "BLOCK_R": rest, "BLOCK_V": block_v,
             "BLOCK_S": sequences_at_once(sequences) if ragged else 0,
-            "WINDOW": left >= 0, "CAP": cap > 0,
+            "SPARE": spare, "WINDOW": left >= 0, "CAP": cap > 0,
         },
         num_warps=config["warps"],
         num_stages=config["stages"],

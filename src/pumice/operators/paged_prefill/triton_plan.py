@@ -17,6 +17,9 @@ from pumice.targets import Target
 _MIXED = 64  # rows of a tile up to which keys of a sequence with few rows come from memory in time
 
 
+_MOST_SPARE = 8  # shares that tiles with rows may have for those without
+
+
 def _unpacked(tile: Config) -> dict[str, int]:
     return {key: value for key, value in tile.items() if key != "PACK"}
 
@@ -61,11 +64,18 @@ class PagedPrefill:
                 tiles = [tile for at, tile in enumerate(tiles) if tile not in tiles[:at]]
         tiles = tiles or [{**short[-1], "BLOCK_M": 128}]
         found: list[Config] = []
-        most = (tiles[0], fit[0]) if rows <= _MIXED else tiles[:1]  # get every number of shares
+        measured = (tiles[0], fit[0]) if rows <= _MIXED else tiles[:1]  # with more shares
         for tile in tiles:
             programs = kv_heads * (tokens // (tile["BLOCK_M"] // group) + sequences)
             counts = split_counts(problem, target, programs)
-            found += [{**tile, "SPLITS": count} for count in counts[: 3 if tile in most else 1]]
+            found += [{**tile, "SPLITS": count} for count in counts[: 3 if tile in measured else 1]]
+        if sequences > 1 and rows <= _MIXED:
+            # In a batch padded with empty sequences most tiles have no rows.
+            whole = max(tokens // (tiles[0]["BLOCK_M"] // group), 1)
+            most = min(_MOST_SPARE, (whole + sequences) // whole)
+            if most > 1:
+                spare = {**tiles[0], "SPLITS": 1 << (most.bit_length() - 1), "SPARE": 1}
+                found.insert(0 if most == _MOST_SPARE else 1, spare)
         return found
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
