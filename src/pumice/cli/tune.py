@@ -31,6 +31,16 @@ def command(
             show_default=False,
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Problems that this model will call, in place of the benchmark's.",
+            show_default=False,
+        ),
+    ] = None,
+    quant: options.QuantOption = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -49,9 +59,19 @@ def command(
     A kernel counts only when it gives the right result. Rows go to
     FOLDER/ARCHITECTURE/OPERATOR.json and come before those that Pumice ships.
     """
+    from pumice.errors import UsageError
+
+    if shapes and model:
+        raise UsageError(
+            f"--shape {shapes[0]} and --model {model} are given; each says what is measured"
+        )
+    if quant and not model:
+        raise UsageError(f"--quant {quant} is of a model; --model is missing")
     problems = None
     if shapes:
         problems = given_problems(operators or [], shapes, rows)
+    elif model:
+        problems = model_problems(model, quant, cache_dir, operators or [], rows)
     folder = output or tuning_folder(cache_dir)
     print(tune_problems(problems, folder, operators, rows))
 
@@ -68,6 +88,35 @@ def given_problems(operators: list[str], shapes: list[str], rows: str) -> list[t
             hint="pumice tune gemm --shape x=16x4096,w=12288x4096",
         )
     return [(text, parse_problem(operators[0], text)) for text in shapes]
+
+
+def model_problems(
+    model: str, quant: str | None, cache_dir: Path | None, operators: list[str], rows: str
+) -> list[tuple[str, Any]]:
+    """(sizes, problem) of a model's calls on the GPU at hand, of the operators named (all when none
+    is) whose sizes hold `rows`. UsageError when none is left."""
+    from pumice.cli.gpu import require_gpu
+    from pumice.cli.summary import RANDOM
+    from pumice.errors import UsageError
+    from pumice.settings import Settings
+
+    target = require_gpu()
+    from pumice.compiler.compile import CompileOptions
+    from pumice.compiler.gpu.problems import problems_of_model
+    from pumice.weights.hub import resolve
+
+    cache = cache_dir or Settings.from_environment().cache_dir
+    source = model if model.startswith(RANDOM) else resolve(model, cache)
+    every = problems_of_model(source, target, CompileOptions(quantization=quant))
+    found = [
+        (sizes, problem)
+        for sizes, problem in every
+        if (not operators or problem.operator in operators) and rows in sizes
+    ]
+    if not found:
+        called = ", ".join(sorted({problem.operator for _, problem in every}))
+        raise UsageError(f"{model} calls none of these; its operators are {called}")
+    return found
 
 
 def tuning_folder(cache_dir: Path | None) -> Path:

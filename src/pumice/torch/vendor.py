@@ -1,21 +1,19 @@
-"""What the vendors' libraries compute, as providers beside our kernels: hipBLASLt or cuBLASLt
-through PyTorch for dense products, PyTorch's attention backends.
+"""The providers beside our kernels: hipBLASLt or cuBLASLt through PyTorch for dense products,
+PyTorch's attention backends, and AITER or FlashInfer where one is installed (`installed.py`).
 
-A provider writes into the given output, as a kernel does, and is chosen only where it measured
-fastest (`tuning/database.py`).
+One is chosen only where it measured fastest (`tuning/database.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
 from pumice.operators.triton.plan import Problem
-
-Tensors = Mapping[str, torch.Tensor]
-Call = Callable[[Tensors], None]
+from pumice.torch.installed import AITER, FLASHINFER
+from pumice.torch.provider import Call, Provider, Tensors
 
 
 def _blas(problem: Problem) -> Call | str:
@@ -65,24 +63,22 @@ def _sdpa(backend: str) -> Callable[[Problem], Call | str]:
     return make
 
 
-# Provider → operator → (problem) → the call, or why not.
-VENDORS: dict[str, dict[str, Callable[[Problem], Call | str]]] = {
-    "vendor.blas": {"gemm": _blas},
-    "vendor.sdpa.cudnn": {"flash_attention": _sdpa("CUDNN_ATTENTION")},
-}
-
-
-def vendor_call(name: str, problem: Problem) -> Call | str:
-    """The call of a provider for a problem, or why it has none."""
-    make = VENDORS.get(name, {}).get(problem.operator)
-    return f"{name} has no {problem.operator}" if make is None else make(problem)
+BLAS = Provider("vendor.blas", {"gemm": _blas})
+SDPA = Provider("vendor.sdpa.cudnn", {"flash_attention": _sdpa("CUDNN_ATTENTION")})
+PROVIDERS: tuple[Provider, ...] = (BLAS, SDPA, AITER, FLASHINFER)
 
 
 def vendors_of(problem: Problem) -> dict[str, Call]:
-    """Every provider that computes this problem."""
+    """The calls of every provider that computes this problem here, by the provider's name."""
     found: dict[str, Call] = {}
-    for name in VENDORS:
-        call = vendor_call(name, problem)
+    for provider in PROVIDERS:
+        call = provider.call(problem)
         if not isinstance(call, str):
-            found[name] = call
+            found[provider.name] = call
     return found
+
+
+def explain_vendors(problem: Problem) -> dict[str, str]:
+    """Why each of the others does not compute it."""
+    answers = {provider.name: provider.call(problem) for provider in PROVIDERS}
+    return {name: answer for name, answer in answers.items() if isinstance(answer, str)}

@@ -26,10 +26,12 @@ _Base = tuple[Mapping[str, Any], Mapping[str, TensorSpec]]
 
 def bench_rows(spec: OperatorSpec) -> Sequence[tuple[str, Mapping[str, Any], Any]]:
     """(label, attributes, inputs) of an operator's benchmark rows; none for a second operator of a
-    module, which has no rows of its own."""
+    module, which has no rows of its own. Of rows of one label the first: models share sizes."""
     module = importlib.import_module(GPU_OPERATORS[spec.name].partition(":")[0])
+    if getattr(module, "SPEC", None) is not spec:
+        return ()
     rows: Sequence[Any] = getattr(module, "BENCH", ())
-    return rows if getattr(module, "SPEC", None) is spec else ()
+    return [*{row[0]: row for row in reversed(rows)}.values()][::-1]
 
 
 def parse_problem(operator: str, text: str) -> Problem:

@@ -46,21 +46,10 @@ def package(
 ) -> Manifest:
     """Writes the artifact's files into `work`."""
     config, record = model.config, model.record
-    dtype = options.activations if options.activations in FLOATS else FLOATS[0]
-    graphs = _graphs(model, options, dump, tell)
-    lowering = GpuLowering(
-        target, model.formats, model.shapes, options.block_size, dtype, database(target.name),
-        fuse_attention=options.fuse_attention, fuse_products=options.fuse_products,
-    )  # fmt: skip
-    shapes = list(
-        plan_shapes(
-            max_tokens=options.max_tokens,
-            max_sequences=options.max_sequences,
-            max_rows=min(options.max_rows, options.max_tokens),
-            context=config.context_length,
-            block_size=options.block_size,
-        )
-    )
+    graphs = graphs_of(model, options, dump, tell)
+    lowering = lowering_of(model, target, options)
+    dtype = lowering.dtype
+    shapes = shapes_of(model, options)
     plans = _plans(lowering, graphs, shapes, tell)
     rows = {shape.rows for shape in shapes if shape.entry != "embed"}
     plans |= sampling_plans(lowering, rows, config.vocab_size)
@@ -138,12 +127,40 @@ def package(
     return manifest
 
 
-def _graphs(
+def lowering_of(model: ModelSource, target: Target, options: CompileOptions) -> GpuLowering:
+    """What the model's plans will share."""
+    return GpuLowering(
+        target,
+        model.formats,
+        model.shapes,
+        options.block_size,
+        options.activations if options.activations in FLOATS else FLOATS[0],
+        database(target.name),
+        fuse_attention=options.fuse_attention,
+        fuse_products=options.fuse_products,
+    )
+
+
+def shapes_of(model: ModelSource, options: CompileOptions) -> list[PlanShape]:
+    """The batches that get a plan."""
+    return list(
+        plan_shapes(
+            max_tokens=options.max_tokens,
+            max_sequences=options.max_sequences,
+            max_rows=min(options.max_rows, options.max_tokens),
+            context=model.config.context_length,
+            block_size=options.block_size,
+        )
+    )
+
+
+def graphs_of(
     model: ModelSource,
     options: CompileOptions,
     dump: Dump,
     tell: Callable[[str, int, int], None],
 ) -> dict[str, Graph]:
+    """Phases 1 and 2: the model's graphs by entry, ready to be lowered."""
     from pumice.models.trace import ENTRIES
 
     tell("1 trace", 0, 1)

@@ -91,6 +91,11 @@ class Selection:
             )
         return self._made[problem]
 
+    @property
+    def problems(self) -> list[Problem]:
+        """All that were asked for, in order; among them those of fusions that were given up."""
+        return list(self._made)
+
     def _choose(self, problem: Problem) -> GpuChoice:
         choice = choose_kernel(problem, self.target, self.database)
         if choice.measured:
