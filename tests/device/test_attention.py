@@ -96,3 +96,9 @@ def test_large_scores_do_not_overflow() -> None:
     inputs = batch(rng, _SMOL, [1], [100])
     inputs["q"] *= np.float32(300)
     check({**_SMOL, "scale": 1.0}, inputs, "decode")
+
+
+def test_two_planes_are_quantized_by_the_row() -> None:
+    call = OperatorCall("attention", {**_SMOL, "quantize": True, "planes": 2})
+    (kernel,) = kernels_of("attention")
+    assert "row's scale" in str(kernel.supports(call, host_target()))

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import host_target
-from linear_harness import LinearRunner, linear_call
+from harness import Output, host_target
+from linear_harness import LinearRunner, linear_call, random_weight
 
 from pumice.operators.linear.kernel_tir_float import LinearFloat
 from pumice.operators.linear.kernel_tir_int8 import LinearInt8
+from pumice.operators.quantized import quantize_rows
 from pumice.operators.registry import get_spec
 from pumice.quantization import QuantFormat, get_format
 
@@ -115,3 +116,26 @@ def test_reasons() -> None:
     assert "f16" in str(kernel.supports(dense, host_target()))
     exact = linear_call(get_format("q4_1"), attrs(get_format("q4_1")), "float32", host_target())
     assert "float32" in str(kernel.supports(exact, host_target()))
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+    """Bit for bit, by every path that few and many tokens take."""
+    rng = np.random.default_rng(8)
+    fmt = get_format("q4_1")
+    call = linear_call(
+        fmt, {**attrs(fmt), "bias": False, "residual": False}, "int16", host_target()
+    )
+    runner = LinearRunner(LinearInt8(), call)
+    n, k, most = 33, 160, 130
+    packed, _ = random_weight(rng, fmt, n, k, host_target())
+    quantized = quantize_rows(rng.standard_normal((most, k)).astype(np.float32), planes=2)
+    first = []
+    for tokens in (1, 2, 5, 16, 30, 70, 130):
+        rows = -(-tokens // 8) * 8
+        out = Output((rows, n), "float32")
+        inputs = {name: array[:rows] for name, array in quantized.items()}
+        inputs = {name: np.resize(array, (rows, array.shape[1])) for name, array in inputs.items()}
+        runner.run({**inputs, **packed}, {"out": out}, {"T": tokens, "N": n, "K": k})
+        first.append(out.array[0])
+    for row in first[1:]:
+        np.testing.assert_array_equal(row, first[0])

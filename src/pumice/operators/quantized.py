@@ -4,8 +4,11 @@ A code c = round-half-even(x / scale) is kept in one int8 plane, or in two: c = 
 |high| ≤ 127 and −64 ≤ low ≤ 64, which keeps 15 bits and still multiplies as int8.
 
 codes int8[rows, W] in −127 … 127, or with two planes int8[rows, W/32, 2, 32] as [rows, 2W]: 32 high
-parts, then 32 low ones scales float32[rows, W/32] = max|x| / LIMIT[planes] of each group of 32 (0
-for a group of zeros) sums float32[rows, W/sum_group] = integer sums of the codes c
+parts, then 32 low ones
+scales float32 = max|x| / LIMIT[planes], 0 for zeros: [rows, W/32] of each group of 32, or with two
+planes [rows, 1] of the row: 15 bits leave small groups enough of theirs, and a product is scaled
+once a row instead of once a group
+sums float32[rows, W/sum_group] = integer sums of the codes c
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ GROUP = 32
 LIMIT = {1: 127, 2: 127 * 128}  # planes → the largest code
 OUTPUTS = {
     "x_codes": "int8[T, planes·W]",
-    "x_scales": "float32[T, W/32]",
+    "x_scales": "float32[T, W/32], or [T, 1] with two planes",
     "x_sums": "float32[T, W/sum_group]",
 }
 
@@ -54,6 +57,8 @@ def quantize_rows(x: np.ndarray, sum_group: int = GROUP, planes: int = 1) -> dic
     rows, width = x.shape
     groups = x.astype(np.float64).reshape(rows, width // GROUP, GROUP)
     scales = np.abs(groups).max(axis=2, initial=0.0) / LIMIT[planes]
+    if planes == 2:
+        scales = scales.max(axis=1, initial=0.0, keepdims=True)
     safe = np.where(scales > 0, scales, 1.0)[..., None]
     codes = np.rint(groups / safe).astype(np.int32)
     sums = codes.reshape(rows, width // sum_group, sum_group).sum(axis=2, dtype=np.int64)
@@ -71,11 +76,12 @@ def quantize_rows(x: np.ndarray, sum_group: int = GROUP, planes: int = 1) -> dic
 
 def dequantize_rows(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """codes · scale in float64."""
-    rows, groups = arrays["x_scales"].shape
-    planes = arrays["x_codes"].shape[1] // (groups * GROUP) if groups else 1
+    (rows, stored), scales = arrays["x_codes"].shape, arrays["x_scales"]
+    planes = 1 if stored == scales.shape[1] * GROUP else 2
+    groups = stored // (planes * GROUP)
     codes = arrays["x_codes"].astype(np.float64).reshape(rows, groups, planes, GROUP)
     whole = codes[:, :, 0] if planes == 1 else 128 * codes[:, :, 0] + codes[:, :, 1]
-    scaled = whole * arrays["x_scales"].astype(np.float64)[..., None]
+    scaled = whole * scales.astype(np.float64)[..., None]
     return scaled.reshape(rows, groups * GROUP)
 
 

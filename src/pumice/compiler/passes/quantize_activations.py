@@ -1,13 +1,12 @@
 """Gives every linear with an affine weight its activation as integer codes, quantized where the
 activation is made.
 
-An activation row is quantized in groups of 32 with a scale each: (codes, scales, sums), the sums
-being what a weight's minimum or zero
-point multiplies. Mode int8 keeps 8 bits, as llama.cpp's Q8_1 does; mode int16 keeps 15 in two int8
-planes, for twice the integer
-work: small models lose words to 8 bits (`operators/quantized.py`). Norms, silu·mul and attention
-write that form themselves when nobody else reads
-their output; elsewhere a quantize node is inserted.
+An activation row is quantized to (codes, scales, sums), the sums of groups being what a weight's
+minimum or zero point multiplies. Mode int8 keeps 8 bits with a scale a group of 32, as llama.cpp's
+Q8_1 does; mode int16 keeps 15 in two int8 planes with a scale a row, for twice the integer work:
+small models lose words to 8 bits (`operators/quantized.py`). Norms and silu·mul, and with one plane
+attention, write that form themselves when nobody else reads their output; elsewhere a quantize node
+is inserted.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def quantize_activations(graph: Graph, context: PassContext) -> Graph:
             and producer.operator in _CAN_QUANTIZE
             and len(by_group) == 1
             and uses[x] == readers
-            and _fits(producer)
+            and _fits(producer, PLANES[context.activations])
         )
         for group, nodes in by_group.items():
             outputs = _quantized_vars(graph, x, group, PLANES[context.activations])
@@ -80,14 +79,16 @@ def _sum_group(node: Node, context: PassContext) -> int | None:
     return min(fmt.group, ACTIVATION_GROUP)
 
 
-def _fits(producer: Node) -> bool:
-    # Attention quantizes each head on its own, so a group must not span two heads.
-    return producer.operator != "attention" or producer.attrs["head_dim"] % ACTIVATION_GROUP == 0
+def _fits(producer: Node, planes: int) -> bool:
+    # Attention quantizes each head on its own: neither a group nor a scale may span two heads.
+    fits = planes == 1 and producer.attrs.get("head_dim", 0) % ACTIVATION_GROUP == 0
+    return producer.operator != "attention" or fits
 
 
 def _quantized_vars(graph: Graph, x: Any, group: int, planes: int) -> dict[str, Any]:
     rows, width = x.ty.shape[0], int(x.ty.shape[1])
-    shapes = (planes * width, width // ACTIVATION_GROUP, width // group)
+    scales = width // ACTIVATION_GROUP if planes == 1 else 1
+    shapes = (planes * width, scales, width // group)
     dtypes = ("int8", "float32", "float32")
     return {
         name: graph.new_var(name, [rows, n], dtype)

@@ -29,6 +29,8 @@ class Attention(CpuKernel):
             return f"the head width must be a multiple of 8, not {dim}"
         if int(attrs["block_size"]) % UNIT:
             return f"a cache block must hold a multiple of {UNIT} tokens, not {attrs['block_size']}"
+        if attrs.get("quantize") and int(attrs.get("planes", 1)) != 1:
+            return "heads are quantized one by one, and codes of two planes share a row's scale"
         return quantized_reason(attrs, dim)
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:

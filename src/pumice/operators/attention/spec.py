@@ -100,7 +100,7 @@ _SHAPES: list[tuple[dict[str, Any], list[int], list[int]]] = [
     (_SMOL, [1], [1]),
     (_SMOL, [1, 33, 64], [1, 33, 64]),
     (_SMOL, [1, 0, 7, 40], [97, 5, 300, 65]),
-    (_SMOL | {"quantize": True, "sum_group": 16, "planes": 2}, [3, 50], [70, 50]),
+    (_SMOL | {"quantize": True, "sum_group": 16}, [3, 50], [70, 50]),
     (_SMOL | {"window": 33}, [1, 90, 3], [200, 90, 131]),
     ({"heads": 4, "kv_heads": 4, "head_dim": 16}, [17, 1], [17, 45]),
     ({"heads": 8, "kv_heads": 1, "head_dim": 32, "softcap": 2.5}, [9, 1], [64, 32]),

@@ -7,18 +7,21 @@ from typing import Any
 from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.tir.builder import when
-from pumice.operators.tir.vector import let, load, store
+from pumice.operators.tir.vector import let, load, splat, store
 
 
 class Epilogue:
     """Writes a tile [tokens, row blocks, rows] of sums to out[T, N], with bias and residual.
+    scaled: sums are first multiplied by their token's x_scales[T].
 
     The tile passes through memory, so that one copy of this code serves every token and row block:
     it runs once a tile, and unrolled it would be most of a kernel's code.
     """
 
-    def __init__(self, k: Any, rows: int, *, bias: bool, residual: bool) -> None:
-        self.k, self.rows = k, rows
+    def __init__(
+        self, k: Any, rows: int, *, bias: bool, residual: bool, scaled: bool = False
+    ) -> None:
+        self.k, self.rows, self.scaled = k, rows, scaled
         self.bias, self.residual = bias, residual
 
     def store(self, values: list[Any], token: Any, block: Any, tokens: int, blocks: int) -> None:
@@ -28,6 +31,11 @@ class Epilogue:
         for index, value in enumerate(values):
             store(tile, index * r, value, r)
         with T.serial(0, tokens) as m:
+            if self.scaled:
+                scale = splat(self.k["x_scales"][token + m], r)
+                for block_index in range(blocks):
+                    at = let((m * blocks + block_index) * r)
+                    store(tile, at, load(tile, at, r) * scale, r)
             with T.serial(0, blocks) as b:
                 self._row_block(tile, let((m * blocks + b) * r), let(token + m), let(block + b))
 
@@ -37,9 +45,16 @@ class Epilogue:
         where = let(token * n + first)
         with when(first + r <= n):
             self._put(tile, source, first, where, r)
-        with when(first + r > n):
-            with T.serial(0, n - first) as lane:
-                self._put(tile, source + lane, first + lane, where + lane, 1)
+        # Halves, quarters ... of a vector: a loop over lanes becomes a call of memcpy, around which
+        # LLVM keeps a tile's accumulators in memory.
+        rest = let(n - first)
+        with when(rest < r):
+            size = r // 2
+            while size:
+                with when(T.bitwise_and(rest, T.int32(size)) != 0):
+                    lane = let(rest // (2 * size) * (2 * size))
+                    self._put(tile, source + lane, first + lane, where + lane, size)
+                size //= 2
 
     def _put(self, tile: Any, source: Any, row: Any, where: Any, lanes: int) -> None:
         total = load(tile, source, lanes)

@@ -37,10 +37,12 @@ def panel(p: Problem, config: Mapping[str, int]) -> None:
     count, width = int(config["tokens"]), int(config["blocks"])
     r, inputs, tokens = p.rows, p.k["K"], p.k["T"]
     panels = let((p.blocks + (width - 1)) // width)
-    # A multiple of 8 tokens, 32 to 256 of them.
+    # 32 to 256 tokens fit; chunks are equal (to a multiple of 8), as threads take equally many.
     fitting = CHUNK_BYTES // p.planes // inputs
-    chunk = let(T.max(T.int32(32), T.min(T.int32(256), fitting)) // 8 * 8)
-    chunks = let((tokens + (chunk - 1)) // chunk)
+    most = let(T.max(T.int32(32), T.min(T.int32(256), fitting)) // 8 * 8)
+    chunks = let((tokens + (most - 1)) // most)
+    chunk = let((tokens + (chunks - 1)) // T.max(chunks, T.int32(1)))
+    chunk = let((chunk + 7) // 8 * 8)
     with tasks(chunks * panels, parallel=True) as task:
         vectors = let(p.groups * (r * width))
         scratch = _Scratch(
@@ -112,12 +114,18 @@ def _dots(
     carried = unit.steps >= words  # a whole group fits the partial form
     unroll = min(UNROLL, unit.steps)
     turns = let(p.inputs // p.subs // (4 * unroll))
+    lanes, dtype = unit.form() if carried else (r, "int32")
     totals: list[Any] = [None] * (count * width)
+    cells: list[Any] = []
     for plane in range(p.planes):
-        lanes, dtype = unit.form() if carried else (r, "int32")
-        cells = [T.alloc_buffer((lanes,), dtype) for _ in range(count * width)]
-        for cell in cells:
-            store(cell, 0, splat_int(0, lanes, dtype), lanes)
+        if plane and dtype == "int32":  # the high plane's sums are where the low plane's begin
+            for cell, total in zip(cells, totals, strict=True):
+                store(cell, 0, total, r)
+            totals = [None] * (count * width)
+        else:
+            cells = [T.alloc_buffer((lanes,), dtype) for _ in range(count * width)]
+            for cell in cells:
+                store(cell, 0, splat_int(0, lanes, dtype), lanes)
         with T.serial(0, turns) as turn:
             parts: list[Any] = [load(cell, 0, lanes) if carried else None for cell in cells]
             for u in range(unroll):

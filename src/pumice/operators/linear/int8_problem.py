@@ -84,19 +84,25 @@ class Problem:
         word = self.k["x_codes"][row + group * per_group + (plane * WORDS + j)]
         return let(T.broadcast(word, self.rows))
 
-    def activation(self, token: Any, group: Any, sub: int) -> tuple[Any, Any | None]:
-        """(scale, code sum or None) of an activation group in every lane."""
+    def activation(self, token: Any, group: Any, sub: int) -> tuple[Any | None, Any | None]:
+        """(scale, code sum or None) of an activation group in every lane; no scale where the row
+        has one, which the epilogue multiplies by."""
         r = self.rows
-        scale = let(T.broadcast(self.k["x_scales"][token * self.groups + group], r))
+        scale = None
+        if self.planes == 1:
+            scale = let(T.broadcast(self.k["x_scales"][token * self.groups + group], r))
         if not self.needs_sums:
             return scale, None
         where = token * (self.groups * self.subs) + group * self.subs + sub
         return scale, let(T.broadcast(self.k["x_sums"][where], r))
 
     def add(self, acc: Any, total: Any, weight: Any, activation: Any) -> Any:
-        """acc + xs·(s·dot + c·isum)."""
+        """acc + xs·(s·dot + c·isum), without xs where there is none."""
         scales, offsets = weight
         xs, sums = activation
+        if xs is None:
+            acc = T.fma(scales, cast(total, "float32", self.rows), acc)
+            return acc if offsets is None else T.fma(offsets, sums, acc)
         value = scales * cast(total, "float32", self.rows)
         if offsets is not None:
             value = T.fma(offsets, sums, value)

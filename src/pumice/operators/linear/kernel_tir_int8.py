@@ -4,7 +4,8 @@ accumulation over groups.
 An activation code has one int8 plane or two (15 bits, see `operators/quantized.py`): the dot
 product of each plane, 128·high + low. For a group of 32 k, row block and token: `acc += xs·(s·dot
 − m·isum)` with the integer dot product of the codes, the activation's scale xs and code sum isum,
-and the weight's scale s and minimum m (m = zero·s for a symmetric format).
+and the weight's scale s and minimum m (m = zero·s for a symmetric format). With two planes xs is
+the row's, and multiplies at the end.
 
 Floors: a token must read every weight once (bytes over bandwidth); T tokens must do T·N·K
 multiply-adds (over the dot unit's rate). Up to `DIRECT` tokens the codes are unpacked in
@@ -118,7 +119,7 @@ def _build(
     tokens = k["T"]
     groups = let(k["K"] // GROUP)
     blocks = let((k["N"] + (rows - 1)) // rows)
-    epilogue = Epilogue(k, rows, bias=bias, residual=residual)
+    epilogue = Epilogue(k, rows, bias=bias, residual=residual, scaled=planes == 2)
     inputs = let(k["K"] // T.max(groups, T.int32(1)))
     p = Problem(k, fmt, rows, unit, planes, epilogue, groups, blocks, inputs)
     with when(tokens == 1):

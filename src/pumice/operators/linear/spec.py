@@ -53,7 +53,7 @@ SPEC = OperatorSpec(
     formula="out[t, n] = Σ_k x[t, k]·W[n, k] (+ bias[n]) (+ residual[t, n])",
     axes={"T": "tokens", "N": "outputs", "K": "inputs"},
     inputs={
-        "x": "float32[T, K], or int8 codes[T, K], scales[T, K/32] and sums[T, K/32 or K/16]",
+        "x": "float32[T, K], or codes, scales and sums (`operators/quantized.py`)",
         "weight": "any format[N, K]",
         "bias": "float32[N]",
         "residual": "float32[T, N]",

@@ -29,6 +29,13 @@ class Quantize(CpuKernel):
             x = k["x"]
             codes = QuantizedOutput(k, width, form)
             with tasks(k["T"], parallel=call.entry != "decode") as t:
+                inverse = None
+                if codes.whole_row:
+
+                    def part(i: Any, t: Any = t) -> Any:
+                        return load(x, t * width + i * GROUP, GROUP)
+
+                    inverse = codes.start_row(t, width // GROUP, part)
                 for j, lanes in sweep(width, GROUP):
-                    codes.store(t, j // GROUP, let(load(x, t * width + j, lanes)))
+                    codes.store(t, j // GROUP, let(load(x, t * width + j, lanes)), inverse)
         return k.source()

@@ -38,7 +38,7 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
 
 SPEC = OperatorSpec(
     name="quantize",
-    formula="x_codes = round(x / s), s = max|x| / 127 of each 32",
+    formula="x_codes = round(x / s), s = max|x| / 127 of each 32 (two planes: / 16256 of the row)",
     axes={"T": "tokens", "W": "width"},
     inputs={"x": "float32[T, W]"},
     outputs=OUTPUTS,

@@ -39,11 +39,19 @@ class RmsNorm(CpuKernel):
             with tasks(k["T"], parallel=call.entry != "decode") as t:
                 row = t * width
                 factor = let(inverse_rms(x, row, width, eps))
+                inverse = None
+                if codes and codes.whole_row:
+
+                    def part(i: Any, row: Any = row, factor: Any = factor) -> Any:
+                        scaled = load(x, row + i * GROUP, GROUP) * splat(factor, GROUP)
+                        return scaled * load(weight, i * GROUP, GROUP)
+
+                    inverse = codes.start_row(t, width // GROUP, part)
                 for j, lanes in sweep(width, GROUP if codes else LANES):
                     scaled = load(x, row + j, lanes) * splat(factor, lanes)
                     value = let(scaled * load(weight, j, lanes))
                     if codes:
-                        codes.store(t, j // GROUP, value)
+                        codes.store(t, j // GROUP, value, inverse)
                     else:
                         store(k["out"], row + j, value, lanes)
         return k.source()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from tvm.tirx.script.builder import ir as T
 
 from pumice.operators.base import KernelSource, OperatorCall
 from pumice.operators.quantized import GROUP, code_form
@@ -31,13 +33,35 @@ class SiluMul(CpuKernel):
         with kernel(symbol, {"gate_up": "float32", **outputs, "T": SIZE}) as k:
             gate_up = k["gate_up"]
             codes = QuantizedOutput(k, width, form) if form else None
-            with tasks(k["T"], parallel=call.entry != "decode") as t:
-                for j, lanes in sweep(width, GROUP):
-                    gate = let(load(gate_up, t * (2 * width) + j, lanes))
-                    up = load(gate_up, t * (2 * width) + (j + width), lanes)
-                    value = let(gate * sigmoid(gate, lanes) * up)
-                    if codes:
-                        codes.store(t, j // GROUP, value)
-                    else:
-                        store(k["out"], t * width + j, value, lanes)
+
+            def value(t: Any, j: Any, lanes: int) -> Any:
+                gate = let(load(gate_up, t * (2 * width) + j, lanes))
+                up = load(gate_up, t * (2 * width) + (j + width), lanes)
+                return let(gate * sigmoid(gate, lanes) * up)
+
+            whole_row = bool(codes and codes.whole_row)
+            # Scratch of a row's size comes from the pool that the threads of a parallel loop have.
+            with tasks(k["T"], parallel=whole_row or call.entry != "decode") as t:
+                if codes and whole_row:
+                    _row(codes, t, width, value)
+                else:
+                    for j, lanes in sweep(width, GROUP):
+                        if codes:
+                            codes.store(t, j // GROUP, value(t, j, lanes))
+                        else:
+                            store(k["out"], t * width + j, value(t, j, lanes), lanes)
         return k.source()
+
+
+def _row(codes: QuantizedOutput, t: Any, width: int, value: Callable[..., Any]) -> None:
+    """Quantizes a row by its own scale: the values wait in scratch until that is known."""
+    row = T.alloc_buffer((width,), "float32")
+
+    def part(i: Any) -> Any:
+        found = value(t, i * GROUP, GROUP)
+        store(row, i * GROUP, found, GROUP)
+        return found
+
+    inverse = codes.start_row(t, width // GROUP, part)
+    with T.serial(0, width // GROUP) as group:
+        codes.store(t, group, let(load(row, group * GROUP, GROUP)), inverse)

@@ -27,7 +27,7 @@ def reference(
 def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
     """Odd widths, no rows, one row, gates at both ends of the sigmoid."""
     found: list[tuple[dict[str, Any], dict[str, np.ndarray]]] = []
-    for tokens, width in ((5, 123), (0, 64), (1, 1536), (3, 7), (33, 96)):
+    for tokens, width in ((5, 123), (0, 64), (1, 1536), (4, 1536), (3, 7), (33, 96)):
         for quantize in (False, True):
             if quantize and width % 32:
                 continue

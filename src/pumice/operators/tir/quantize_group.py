@@ -1,7 +1,8 @@
-"""Symmetric int8 quantization of activations in groups of 32, in registers."""
+"""Symmetric integer quantization of activations, a group of 32 at a time, in registers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm.tirx as tir
@@ -14,14 +15,32 @@ from pumice.operators.tir.vector import (
     horizontal_max,
     horizontal_sum,
     let,
+    load,
     pick,
+    reinterpret,
     splat,
+    splat_int,
     store,
 )
 
 #: Parameters of a kernel with quantized output, in launch order.
 QUANTIZED = {"x_codes": "int8", "x_scales": "float32", "x_sums": "float32"}
 FLOAT = {"out": "float32"}
+
+
+def absolute(x: Any, lanes: int) -> Any:
+    """|x| of float32 lanes."""
+    bits = reinterpret(x, "int32", lanes) & splat_int(0x7FFFFFFF, lanes)
+    return reinterpret(bits, "float32", lanes)
+
+
+def largest_magnitude(groups: Any, part: Callable[[Any], Any]) -> Any:
+    """max|part(i)| over `groups` vectors of 32 values, as a float32 scalar."""
+    most = T.alloc_buffer((GROUP,), "float32")
+    store(most, 0, splat(0.0, GROUP), GROUP)
+    with T.serial(0, groups) as i:
+        store(most, 0, T.max(load(most, 0, GROUP), absolute(part(i), GROUP)), GROUP)
+    return let(horizontal_max(load(most, 0, GROUP), GROUP))
 
 
 class QuantizedOutput:
@@ -43,17 +62,30 @@ class QuantizedOutput:
         codes = cast(cast(integers, "int32", GROUP), "int8", GROUP)
         store(self.codes, index, codes, GROUP)
 
-    def store(self, row: Any, group: Any, x: Any) -> None:
-        """Quantizes one float32x32 into group `group` of `row`."""
-        bits = T.reinterpret("int32x32", x) & T.broadcast(T.int32(0x7FFFFFFF), GROUP)
-        amax = let(horizontal_max(let(T.reinterpret("float32x32", bits)), GROUP))
-        # Below the smallest normal float the reciprocal would overflow; such a group is zero.
+    @property
+    def whole_row(self) -> bool:
+        """Whether a scale is that of a row: `start_row` gives it, before the row's groups."""
+        return self.planes == 2
+
+    def start_row(self, row: Any, groups: Any, part: Callable[[Any], Any]) -> Any:
+        """Stores the scale of a row of `part(group)` float32x32; returns what `store` wants."""
+        return self._scale(row, largest_magnitude(groups, part))
+
+    def _scale(self, index: Any, amax: Any) -> Any:
+        """Stores a scale; returns 1 / scale."""
+        # Below the smallest normal float the reciprocal would overflow; such values are zero.
         tiny = amax < T.float32(1e-30)
-        scale = let(tir.Select(tiny, T.float32(0), amax / T.float32(self.limit)))
-        inverse = let(tir.Select(tiny, T.float32(0), T.float32(self.limit) / amax))
+        scale = tir.Select(tiny, T.float32(0), amax / T.float32(self.limit))
+        store(self.scales, index, scale, 1)
+        return let(tir.Select(tiny, T.float32(0), T.float32(self.limit) / amax))
+
+    def store(self, row: Any, group: Any, x: Any, inverse: Any = None) -> None:
+        """Quantizes one float32x32 into group `group` of `row`. inverse: of the row's scale."""
+        where = let(row * self.groups + group)
+        if inverse is None:
+            inverse = self._scale(where, let(horizontal_max(let(absolute(x, GROUP)), GROUP)))
         magic = splat(ROUND, GROUP)
         rounded = let(T.fma(x, splat(inverse, GROUP), magic) - magic)
-        where = let(row * self.groups + group)
         if self.planes == 1:
             self._put(where * GROUP, rounded)
         else:
@@ -61,7 +93,6 @@ class QuantizedOutput:
             high = let(T.fma(rounded, splat(1 / 128, GROUP), magic) - magic)
             self._put(where * (2 * GROUP), high)
             self._put(where * (2 * GROUP) + GROUP, T.fma(high, splat(-128.0, GROUP), rounded))
-        store(self.scales, where, scale, 1)
         lanes = GROUP // self.parts
         for part in range(self.parts):
             piece = (
