@@ -16,7 +16,7 @@ from pumice.operators.gemm.product import of_problem
 from pumice.operators.gemm.triton_plan import GemmTiled
 from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
 from pumice.operators.triton.plan import Config, Plan, Problem
-from pumice.targets import Target, get_target
+from pumice.targets import Target
 from pumice.verify.verify import case_at
 
 ARCHS = ("gfx1100", "gfx942", "gfx1201")
@@ -34,12 +34,12 @@ def test_every_kernel(name: str, arch: str) -> None:
 
 @pytest.mark.parametrize("at", range(len(GPU_OPERATORS)), ids=list(GPU_OPERATORS))
 def test_a_larger_case(at: int) -> None:
-    """Of those that the favourite kernel takes, one of the middle; the cards take turns."""
+    """The second smallest that the favourite kernel takes; the cards take turns."""
     name, arch = list(GPU_OPERATORS)[at], ARCHS[at % len(ARCHS)]
     for kernel in triton_kernels_of(name):
         found = full_cases(name, kernel, arch)
         if found:
-            passes(found[len(found) // 2], arch)
+            passes(found[min(1, len(found) - 1)], arch)
             return
     pytest.fail(f"{name} has no kernel for {arch}")
 
@@ -88,8 +88,7 @@ def test_every_operator_has_a_kernel_everywhere() -> None:
 def test_a_wrong_reference_is_noticed() -> None:
     kernel = triton_kernels_of("softmax")[0]
     case = smallest("softmax", kernel, "gfx1100")
-    assert case is not None and get_target("gfx1100").wave == 32
-    wrong = {"x": np.asarray(case.inputs["x"]) * 0}
-    other = case_at(case.spec, kernel, case.index, case.attrs, wrong)
+    assert case is not None
+    right = case.spec.reference(case.attrs, case.inputs)
     with pytest.raises(AssertionError, match="error"):
-        passes(case, "gfx1100", expected=case.spec.reference(other.attrs, other.inputs))
+        passes(case, "gfx1100", expected={name: 1.1 * value for name, value in right.items()})
