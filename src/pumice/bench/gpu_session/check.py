@@ -52,7 +52,7 @@ def compare(
 
 
 def compare_tokens(expected: dict[str, Any], tokens: Sequence[int]) -> dict[str, Any]:
-    """As `compare`, of tokens alone; those beyond the CPU's, which end at a near tie, don't count."""
+    """As `compare`, of tokens alone. The CPU's end at a near tie; what follows does not count."""
     wanted = expected["tokens"]
     different = next((i for i, token in enumerate(wanted) if token != tokens[i]), None)
     return {
