@@ -97,7 +97,10 @@ def test_a_run(prepared: Path, tmp_path: Path) -> None:
     assert {row["predicted_for"] for row in found["rows"]} == {"Radeon RX 7900 XTX"}
     profiled = {row["test"] for row in found["profiles"]}
     assert profiled == {"pp20", "tg1@d3@b2"}
-    assert all(row["us"] > 0 and row["predicted_us"] > 0 for row in found["profiles"])
+    assert all(row["us"] > 0 for row in found["profiles"])
+    # A plan's fill of shared counters is a matter of bytes, and not predicted.
+    unpredicted = {row["operator"] for row in found["profiles"] if not row["predicted_us"] > 0}
+    assert unpredicted <= {"fill"}
     assert len(list(tmp_path.glob("*.trace.json"))) == 2
     (row, *_) = read_results(tmp_path)
     assert row.test == "pp20" and "7900 XTX" in row.device
@@ -108,7 +111,8 @@ def test_wrong_answers_end_with_a_status(prepared: Path, tmp_path: Path) -> None
     folder = tmp_path / "unpacked"
     carry.unpack(prepared / "carry", folder)
     session = json.loads((folder / contents.FILE).read_text())
-    tokens = session["answers"][0]["answers"][1]["tokens"]
+    answers = session["answers"][0]["answers"]
+    tokens = next(row["tokens"] for row in answers if len(row["tokens"]) > 1)
     tokens[1] += 1
     (folder / contents.FILE).write_text(json.dumps(session))
     other = tmp_path / "prepared"

@@ -11,7 +11,8 @@ import pytest
 
 from pumice.bench.gpu_session import carry, contents
 from pumice.bench.gpu_session.check import check_answers, check_logits, relative_error
-from pumice.bench.gpu_session.greedy import alone, drawn, mixed
+from pumice.bench.gpu_session.greedy import Answer, alone, drawn, mixed
+from pumice.bench.gpu_session.prepare import certain
 from pumice.bench.model import run_test
 from pumice.bench.tests import ModelTest
 from pumice.errors import DeviceError, UsageError
@@ -140,8 +141,18 @@ def test_answers_are_judged() -> None:
     assert [row["different"] for row in found] == [None, None, 3, None] * 2
     assert found[2]["margin"] == pytest.approx(rows[2]["margins"][3], abs=1e-4)
     assert not found[2]["passed"]
+    shorter = [dict(row) for row in rows]
+    shorter[1] = {**rows[1], "tokens": rows[1]["tokens"][:2]}  # a near tie came third
+    found = check_answers(_Model(), shorter, first, 1e-3)
+    assert all(row["passed"] for row in found) and found[1]["tokens"] == 2
     with pytest.raises(DeviceError, match="not finite"):
         check_answers(_Model(float("nan")), rows, first, 1e-3)
+
+
+def test_an_answer_ends_at_a_near_tie() -> None:
+    answer = Answer([4, 5, 6, 7], [1.0, 0.5, contents.NEAR_TIE / 2, 2.0])
+    assert certain([1], answer) == {"prompt": [1], "tokens": [4, 5], "margins": [1.0, 0.5]}
+    assert certain([1], Answer([4, 5], [1.0, 2.0]))["tokens"] == [4, 5]
 
 
 def test_logits_of_a_prompt_in_chunks() -> None:

@@ -70,5 +70,8 @@ PROMPTS: Sequence[str] = (
     "Water boils at a lower temperature on a mountain because",
 )
 ANSWER = 48  # tokens of each answer
+#: An answer counts up to the first token whose logit is so near to the second best's: there, other
+#: roundings may choose either, and what follows is another text.
+NEAR_TIE = 0.03
 TINY_PROMPT, TINY_ANSWER = 38, 8
 TINY_CHUNKS = (15, 1, 16, 1, 5)  # a prompt's tokens, step by step

@@ -11,6 +11,7 @@ import functools
 import gc
 import json
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,10 @@ class Run:
         else:
             try:
                 work()
-            except PumiceError as error:
-                self.results["failed"].append({"part": name, "error": str(error)})
-                self.say(f"{self.seconds:5.0f} s  {name}: FAILED, {error}")
+            except Exception as error:  # of any kind: the parts after it must have their turn
+                text = str(error) if isinstance(error, PumiceError) else traceback.format_exc()
+                self.results["failed"].append({"part": name, "error": text})
+                self.say(f"{self.seconds:5.0f} s  {name}: FAILED, {text}")
             gc.collect()  # what the part had on the device
         self._write()
 
@@ -241,6 +243,8 @@ def beside(profile: StepProfile, step: PredictedStep) -> list[dict[str, Any]]:
         row["bytes"] += kernel.cost.nbytes
         row["operations"] += kernel.cost.operations
     for predicted in step.calls:
+        if predicted.call.operator == "sample_tokens":
+            continue  # drawn after the step, and not profiled
         row = rows[predicted.call.label]
         row["predicted_us"] += predicted.seconds * 1e6
         row["floor_us"] += predicted.call.count * predicted.time.floor * 1e6

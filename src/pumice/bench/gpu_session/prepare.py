@@ -12,7 +12,7 @@ import numpy as np
 
 from pumice.bench.gpu_session import contents
 from pumice.bench.gpu_session.check import LIMIT, REAL_LIMIT
-from pumice.bench.gpu_session.greedy import alone, lanes, ragged
+from pumice.bench.gpu_session.greedy import Answer, alone, lanes, ragged
 from pumice.bench.report import commit
 from pumice.compiler.compile import CompileOptions, compile_model
 from pumice.runtime.load import load
@@ -101,10 +101,7 @@ class Preparation:
         rows: dict[str, np.ndarray] = {"first": first}
         record: dict[str, Any] = {
             "artifact": name, "limit": limit, "logits": f"{name}.npz",
-            "answers": [
-                {"prompt": list(p), "tokens": a.tokens, "margins": [round(m, 5) for m in a.margins]}
-                for p, a in zip(prompts, found, strict=True)
-            ],
+            "answers": [certain(p, a) for p, a in zip(prompts, found, strict=True)],
         }  # fmt: skip
         if name.startswith("tiny"):
             rng = np.random.default_rng(6)
@@ -116,6 +113,17 @@ class Preparation:
 
     def finish(self) -> None:
         (self.folder / contents.FILE).write_text(json.dumps(self._session))
+
+
+def certain(prompt: Sequence[int], answer: Answer) -> dict[str, Any]:
+    """A record of an answer, up to the first near tie."""
+    near = (i for i, margin in enumerate(answer.margins) if margin < contents.NEAR_TIE)
+    end = next(near, len(answer.tokens))
+    return {
+        "prompt": list(prompt),
+        "tokens": answer.tokens[:end],
+        "margins": [round(margin, 5) for margin in answer.margins[:end]],
+    }
 
 
 def _every(executor: Executable, tokens: Sequence[int]) -> np.ndarray:
