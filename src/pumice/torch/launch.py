@@ -83,6 +83,16 @@ class BoundPlan:
             ]
             self._launches.append((_binaries[key].compiled, launch.grid, row, holes))
 
+    def restored(self, device: torch.device | str) -> dict[str, torch.Tensor]:
+        """Zeros for the workspaces that the plan leaves as it found them. A caller whose calls
+        follow each other may give them with every call's tensors; without them a call makes its
+        own."""
+        return {
+            name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+            for name, spec in self.plan.workspaces.items()
+            if name in self.plan.restored
+        }
+
     def __call__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Launches over the tensors on the current stream; workspaces come from PyTorch's
         allocator. DeviceError when the driver refuses."""
@@ -91,6 +101,8 @@ class BoundPlan:
             device = next(iter(tensors.values())).device
             buffers = dict(tensors)
             for name, (shape, dtype, zero) in self._workspaces.items():
+                if name in self.plan.restored and name in tensors:
+                    continue
                 make = torch.zeros if zero else torch.empty
                 buffers[name] = make(shape, dtype=dtype, device=device)
         stream = torch.cuda.current_stream().cuda_stream
