@@ -174,8 +174,8 @@ SPEC = OperatorSpec(
     triton_kernels=(
         "pumice.operators.gemm_w4.triton_plan:Matrix",
         "pumice.operators.gemm_w4.triton_plan:Gemv",
-        "pumice.operators.gemm_w4.triton_plan:Tiled",
         "pumice.operators.gemm_w4.two_step:TwoStep",
+        "pumice.operators.gemm_w4.triton_plan:Tiled",
     ),
     output_specs=output_specs,
     work=work,
