@@ -11,13 +11,18 @@ from pumice.cli import options
 from pumice.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pumice.bench.serving import Measurement, Objective, Point, Prompt
     from pumice.bench.serving_client import Endpoint
 
 NAME = "serve"
 _MILLI = 1e-3
+
+
+def _passed(name: str, what: str) -> Any:
+    """An option of the server that the benchmark starts."""
+    return typer.Option(name, help=f"{what}, as `pumice serve` has it.", show_default=False)
 
 
 def command(
@@ -122,6 +127,10 @@ def command(
                      show_default=False),
     ] = None,
     threads: options.ThreadsOption = None,
+    device: Annotated[str | None, _passed("--device", "Of the server that is started")] = None,
+    quant: Annotated[str | None, _passed("--quant", "Its weight format")] = None,
+    activations: Annotated[str | None, _passed("--activations", "Its activations")] = None,
+    speculate: Annotated[str | None, _passed("--speculate", "Its guessing of tokens")] = None,
     cache_dir: options.CacheDirOption = None,
 ) -> None:  # fmt: skip
     """Measure a server under load: TTFT, TPOT, ITL, throughput, goodput."""
@@ -154,16 +163,20 @@ def command(
         url=server_url(url) if url is not None else "", kind=endpoint, api_key=api_key,
         timeout=timeout, model=model if url is not None else None, fields=fields,
     )  # fmt: skip
+    passed = {
+        "--threads": threads, "--cache-dir": cache_dir, "--device": device, "--quant": quant,
+        "--activations": activations, "--speculate": speculate,
+    }  # fmt: skip
     if url is not None:
-        _check_no_server_options(threads, cache_dir)
+        _check_no_server_options(passed)
         measurements, name = _measure(target, points, counts, prompts, warmup, seed)
     else:
         from pumice.bench.serving_server import own_server
         from pumice.cli.session import choose_model
 
         arguments = [choose_model(None, model)]
-        arguments += [] if threads is None else ["--threads", str(threads)]
-        arguments += [] if cache_dir is None else ["--cache-dir", str(cache_dir)]
+        for option, given in passed.items():
+            arguments += [] if given is None else [option, str(given)]
         arguments += [] if api_key is None else ["--api-key", api_key]
         with own_server(arguments) as address:
             from dataclasses import replace
@@ -175,8 +188,8 @@ def command(
         raise typer.Exit(10)
 
 
-def _check_no_server_options(threads: int | None, cache_dir: Path | None) -> None:
-    for name, value in (("--threads", threads), ("--cache-dir", cache_dir)):
+def _check_no_server_options(passed: Mapping[str, object]) -> None:
+    for name, value in passed.items():
         if value is not None:
             raise UsageError(f"{name} is for a server that the benchmark starts; a URL was given")
 
