@@ -67,7 +67,7 @@ def test_another_format_than_planned() -> None:
 
 
 def test_records_of_made_up_weights() -> None:
-    """Scales that keep activations' size, vectors of ones, biases of zeros, random bits for codes."""
+    """Scales that keep activations' size, vectors of ones, biases of zeros, random codes."""
     rows = {r.name: r for r in made(get_format("q4f16_1")).records()}
     assert rows["a.weight.w"].fill is None
     assert rows["a.weight.scales"].fill == pytest.approx(3.46 / (15 * K**0.5))
