@@ -47,6 +47,7 @@ def package(
     """Writes the artifact's files into `work`."""
     config, record = model.config, model.record
     dtype = options.activations if options.activations in FLOATS else FLOATS[0]
+    model.save_text(work)  # first: a tokenizer that cannot be read is known before minutes of work
     graphs = _graphs(model, options, dump, tell)
     lowering = GpuLowering(
         target, model.formats, model.shapes, options.block_size, dtype, database(target.name),
@@ -77,7 +78,6 @@ def package(
         lambda done, total: tell("7 pack weights", done, total),
         only_vectors=not options.weights,
     )
-    model.save_text(work)
     weight_bytes = sum(use.nbytes for use in lowering.weights.values())
     single = next(plan for name, plan in plans.items() if name.startswith("decode@1x"))
     block = (options.block_size, config.num_key_value_heads, config.head_dim)
