@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "pumice"
 
-_BASE = frozenset({"_version", "errors", "dtypes", "artifact", "files"})
+_BASE = frozenset({"_version", "errors", "dtypes", "artifact", "files", "processes"})
 _OPERATORS = _BASE | {"targets", "quantization", "binary", "operators"}
 # `text` turns a file's vocabulary into the artifact's tokenizer.json, and reads that again.
 _BUILD = _OPERATORS | {"tuning", "models", "weights", "compiler", "text"}
@@ -31,6 +31,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "dtypes": frozenset({"errors"}),
     "artifact": frozenset({"errors"}),
     "files": frozenset({"errors"}),
+    "processes": frozenset(),
     "targets": _BASE,
     "binary": _BASE | {"targets"},
     "emulator": _BASE | {"targets", "binary"},

@@ -39,6 +39,7 @@ from typing import Any
 from pumice.errors import ArtifactError
 
 SCHEMA = 2
+CACHE_ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes, by element type
 FILL = "fill"
 _AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 Expr = Any  # int | str | list[Expr]; recursive aliases are beyond Python 3.10's mypy
@@ -170,7 +171,7 @@ class CacheSpec:
     @property
     def itemsize(self) -> int:
         """Bytes of an element."""
-        return {"float16": 2, "bfloat16": 2, "float32": 4}[self.dtype]
+        return CACHE_ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ class Manifest:
             )
         try:
             return _manifest(data)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"{path} is damaged: {error!r}", hint=_AGAIN) from None
 
 
@@ -285,8 +286,24 @@ def _plan(data: dict[str, Any], known: dict[Any, BufferRef]) -> Plan:
     )
 
 
+def _check_parts(data: dict[str, Any]) -> None:
+    """ValueError for what others take for granted: a target's names, the cache's block."""
+    for key in ("name", "api", "arch"):
+        if not isinstance(data["target"][key], str):
+            raise ValueError(f"target {key} is {data['target'][key]!r}, which is no name")
+    cache = data["cache"]
+    if not (isinstance(cache["block_size"], int) and cache["block_size"] > 0):
+        raise ValueError(f"cache block_size is {cache['block_size']!r}; at least 1 is needed")
+    if cache.get("dtype", "float16") not in CACHE_ITEMSIZE:
+        raise ValueError(f"cache dtype is {cache['dtype']!r}; known: {', '.join(CACHE_ITEMSIZE)}")
+    for key in ("versions", "memory", "options"):
+        if not isinstance(data.get(key, {}), dict):
+            raise ValueError(f"{key} is {data[key]!r}, which is no object")
+
+
 def _manifest(data: dict[str, Any]) -> Manifest:
     known: dict[Any, BufferRef] = {}
+    _check_parts(data)
     cache = dict(data["cache"])
     cache["k_block_shape"] = tuple(cache["k_block_shape"])
     cache["v_block_shape"] = tuple(cache["v_block_shape"])

@@ -7,15 +7,13 @@ raises that exception again.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+from pumice.processes import end_with
 
 
 def _nothing(_signal: int, _frame: Any) -> None:
@@ -31,10 +29,8 @@ def _interrupt(_signal: int, _frame: Any) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Has the kernel send SIGTERM when the parent is gone, killed for instance: nobody would take
-    the result."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    if os.getppid() != parent:
+    """Ends when the parent is gone, killed for instance: nobody would take the result."""
+    if not end_with(parent):
         raise KeyboardInterrupt
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -66,16 +67,24 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _at_work(leftover: Path) -> bool:
+    """Whether the process that a work directory is named after is another one, which still runs."""
+    pid = leftover.name.split(".")[-2]
+    return pid.isdecimal() and int(pid) != os.getpid() and Path("/proc", pid).exists()
+
+
 @contextlib.contextmanager
 def atomic_directory(final: Path) -> Iterator[Path]:
     """Yields a new directory beside `final` that takes its name at the end, or vanishes after an
     exception.
 
-    Call it under `locked`: leftovers of killed processes are removed first.
+    Leftovers of killed processes are removed first. Of two processes that write one directory at
+    once, the last one's stays.
     """
     make_directory(final.parent)
-    for leftover in final.parent.glob(f".{final.name}.*.tmp"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in final.parent.glob(f".{glob.escape(final.name)}.*.tmp"):
+        if not _at_work(leftover):
+            shutil.rmtree(leftover, ignore_errors=True)
     work = final.parent / f".{final.name}.{os.getpid()}.tmp"
     try:
         work.mkdir()

@@ -116,6 +116,10 @@ def test_weights_file_faults_are_named(tmp_path: Path) -> None:
     path.write_bytes(data[:-64])
     with pytest.raises(ArtifactError, match="truncated"):
         MappedWeights(path)
+    for header in (b"[]", b'{"a": {"dtype": "U8"}}', b'{"a": {"data_offsets": [0]}}', b'{"a": 1}'):
+        path.write_bytes(len(header).to_bytes(8, "little") + header)
+        with pytest.raises(ArtifactError, match="damaged header"):
+            MappedWeights(path)
     path.write_bytes(b"")
     with pytest.raises(ArtifactError, match="cannot be mapped"):
         MappedWeights(path)

@@ -280,6 +280,18 @@ def test_another_architecture(artifact: Path) -> None:
     assert "--device rocm:emulated-gfx942" in str(error.value.hint)
 
 
+@pytest.mark.parametrize("content", [b"", b"no code"])
+def test_a_damaged_kernel_file(artifact: Path, tmp_path: Path, content: bytes) -> None:
+    """It is the artifact's fault, and not the device's."""
+    directory = altered(artifact, tmp_path)
+    record = Manifest.load(directory / "manifest.json").kernels[0]
+    (directory / record.file).unlink()
+    (directory / record.file).write_bytes(content)
+    with pytest.raises(ArtifactError, match=rf"{record.file} is damaged: .* no ELF file") as error:
+        loaded(directory)
+    assert "--rebuild" in str(error.value.hint)
+
+
 def test_another_api(artifact: Path) -> None:
     with pytest.raises(ArtifactError, match="compiled for gfx1100"):
         load(artifact, device="cuda")

@@ -77,6 +77,29 @@ def test_missing_parts_are_refused(tmp_path: Path, key: str) -> None:
         Manifest.load(path)
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("target", None, "NoneType"),
+        ("target", {}, "api|name"),
+        ("target", {"name": "gfx1100", "api": "rocm", "arch": None}, "target arch is None"),
+        ("entries", [], "items"),
+        ("options", None, "options is None"),
+        ("cache.block_size", 0, "block_size is 0"),
+        ("cache.dtype", "int4", "'int4'; known: float16"),
+    ],
+)
+def test_wrong_parts_are_refused(tmp_path: Path, part: str, value: object, said: str) -> None:
+    path = tmp_path / "manifest.json"
+    _manifest().save(path)
+    data = json.loads(path.read_text())
+    *outer, key = part.split(".")
+    (data[outer[0]] if outer else data)[key] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(ArtifactError, match=f"is damaged: .*({said})"):
+        Manifest.load(path)
+
+
 def test_other_schema_and_no_manifest(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     with pytest.raises(ArtifactError, match="no artifact"):

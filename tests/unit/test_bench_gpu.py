@@ -141,6 +141,20 @@ def test_inspect_shows_a_decode_step(artifact: Path) -> None:
     assert data["predicted"][0]["card"] == data["decode"]["card"] == "Radeon RX 7900 XTX"
 
 
+@pytest.mark.parametrize("context", ["-1", "0", "99999"])
+def test_inspect_checks_the_context(artifact: Path, context: str) -> None:
+    for form in ((), ("--json",)):
+        text = _run("inspect", str(artifact), f"--context={context}", *form, status=2)
+        assert f"--context is {int(context):,}; allowed: 1 to" in text
+        assert "compiled for" not in text
+
+
+def test_inspect_without_the_file_of_weights(artifact: Path) -> None:
+    (artifact / "weights.safetensors").unlink()
+    text = _run("inspect", str(artifact), status=9)
+    assert "has no weights.safetensors" in text and "--rebuild" in text
+
+
 def test_predict_an_artifact(artifact: Path) -> None:
     options = ("-p", "100", "-n", "16", "-d", "0,64", "-b", "1,4")
     text = _run("bench", "--predict", "gfx1100", str(artifact), *options)
@@ -160,7 +174,7 @@ def test_predict_an_artifact(artifact: Path) -> None:
         (("--predict", "gfx942"), "was compiled for gfx1100, not for gfx942"),
         (("--predict", "gfx803"), "no card of 'gfx803'"),
         (("--predict", "gfx1100", "--device", "cpu"), "so --device says nothing"),
-        (("--predict", "gfx1100", "-n", "8", "-b", "5"), "no decode plan for 5 tokens"),
+        (("--predict", "gfx1100", "-n", "8", "-b", "5"), "needs 5 sequences at once"),
         (("--predict", "gfx1100", "-n", "2000"), "needs a context of 2,001 tokens"),
     ],
 )

@@ -62,6 +62,13 @@ def test_context_is_checked() -> None:
         check_context(expand([1], [128], [64]), _manifest(context=100))
 
 
+def test_sequences_are_checked() -> None:
+    check_context(expand([1], [2], [0], [1, 4]), _manifest())
+    with pytest.raises(UsageError, match=r"tg2@b5 needs 5 sequences .* compiled for 4") as error:
+        check_context(expand([1], [2], [0], [1, 5]), _manifest())
+    assert "--max-sequences 5" in str(error.value.hint)
+
+
 def test_costs_of_a_generation() -> None:
     cost, steps = PlanCosts(_manifest()).test(ModelTest("tg", 3, depth=5), max_tokens=32)
     # cache: 8 bytes a token; a step sees the depth, the one token before, those after, and itself

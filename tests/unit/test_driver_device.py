@@ -316,6 +316,25 @@ def test_a_fault_surfaces_when_waiting_and_stays() -> None:
         device.synchronize()
 
 
+def test_ctrl_c_within_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no failure of the driver; but what the kernel has half done is not gone on from."""
+    device, library = emulated()
+    launch, *_ = launched(device)
+
+    def interrupt(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(library.executor, "launch", interrupt)
+    stream = device.stream()
+    launch.issue(stream)
+    with pytest.raises(KeyboardInterrupt):
+        stream.synchronize()
+    monkeypatch.undo()
+    launch.issue(stream)
+    with pytest.raises(DeviceError, match="Ctrl-C ended a kernel"):
+        stream.synchronize()
+
+
 def test_failures_can_be_injected() -> None:
     device, library = emulated()
     library.fail("hipMalloc", Status.OUT_OF_MEMORY, after=1)

@@ -61,6 +61,29 @@ def test_a_killed_owner_leaves_no_lock_and_its_rest_is_removed(tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "lock"]
 
 
+def test_two_processes_write_one_directory(tmp_path: Path) -> None:
+    """Without a lock, as for a directory that people name: neither takes the other's work away."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None and child.stdout.readline() == "held\n"
+        (others,) = (p for p in tmp_path.iterdir() if p.name.endswith(".tmp"))
+        with atomic_directory(tmp_path / "final") as work:
+            (work / "whole").write_text("x")
+        assert (others / "half").is_file()
+        assert [p.name for p in (tmp_path / "final").iterdir()] == ["whole"]
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    own = tmp_path / f".final.{os.getpid()}.tmp"  # of a killed process that had the same number
+    own.mkdir()
+    with atomic_directory(tmp_path / "final") as work:
+        assert not (own / "half").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "lock"]
+
+
 def test_storage_errors_have_a_next_step(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")

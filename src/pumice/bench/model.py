@@ -147,8 +147,10 @@ class TestResult:
 
 
 def check_context(tests: list[ModelTest], manifest: Manifest) -> None:
-    """The context that the tests need; ContextLengthError names both sizes when the model has
-    less.
+    """The context and the sequences that the tests need, before anything is loaded.
+
+    ContextLengthError names both sizes when the model has less, UsageError when no plan of the
+    artifact holds so many sequences.
     """
     need = max(test.context for test in tests)
     if need > manifest.model.context_length:
@@ -156,6 +158,14 @@ def check_context(tests: list[ModelTest], manifest: Manifest) -> None:
         raise ContextLengthError(
             f"{longest.name} needs a context of {need:,} tokens; {manifest.model.name} has "
             f"{manifest.model.context_length:,}"
+        )
+    most = max((plan.bounds.get("S", 0) for plan in manifest.entries.values()), default=0)
+    largest = max(tests, key=lambda t: t.batch)
+    if largest.batch > most:
+        raise UsageError(
+            f"{largest.name} needs {largest.batch:,} sequences at once; the artifact of "
+            f"{manifest.model.name} was compiled for {most:,}",
+            hint=f"Compile it with --max-sequences {largest.batch}, or measure the model itself.",
         )
 
 

@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pumice.errors import ArtifactError, UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -20,6 +22,7 @@ def as_dict(directory: Path, manifest: Manifest, context: int | None) -> dict[st
     """For `--json`."""
     from dataclasses import asdict
 
+    tokens = _context(manifest, context)
     found: dict[str, Any] = {
         "path": str(directory),
         "pumice": manifest.pumice,
@@ -40,11 +43,11 @@ def as_dict(directory: Path, manifest: Manifest, context: int | None) -> dict[st
         from pumice.bench.predict.describe import call_row, step_row
         from pumice.bench.predict.model import ASSUMPTIONS
 
-        steps = _steps(manifest, context)
+        steps = _steps(manifest, tokens)
         (card, first), *_ = steps
         found["decode"] = {
             **step_row(first),
-            "context": _context(manifest, context),
+            "context": tokens,
             "card": card,
             "calls": [call_row(call) for call in first.calls],
         }
@@ -62,15 +65,19 @@ def _predicts() -> bool:
 
 
 def _context(manifest: Manifest, asked: int | None) -> int:
-    return asked or min(_CONTEXT, manifest.model.context_length)
+    longest = manifest.model.context_length
+    if asked is None:
+        return min(_CONTEXT, longest)
+    if not 1 <= asked <= longest:
+        raise UsageError(f"--context is {asked:,}; allowed: 1 to {longest:,}, the model's own")
+    return asked
 
 
-def _steps(manifest: Manifest, context: int | None) -> list[tuple[str, PredictedStep]]:
+def _steps(manifest: Manifest, tokens: int) -> list[tuple[str, PredictedStep]]:
     """A decode step of one sequence on every card of the artifact's architecture."""
     from pumice.bench.predict.cards import cards_of
     from pumice.bench.predict.speeds import Predictor
 
-    tokens = _context(manifest, context)
     return [
         (card.name, Predictor(manifest, card).step("decode", tokens=1, sequences=1, context=tokens))
         for card in cards_of(str(manifest.target["name"]))
@@ -83,6 +90,7 @@ def print_artifact(
     from pumice.cli.inspect import facts_table
     from pumice.targets import get_target
 
+    tokens = _context(manifest, context)
     model, memory, cache = manifest.model, manifest.memory, manifest.cache
     target = get_target(str(manifest.target["name"]))
     facts = facts_table()
@@ -92,7 +100,7 @@ def print_artifact(
     versions = [f"pumice {manifest.pumice}", *(f"{k} {v}" for k, v in manifest.versions.items())]
     facts.add_row("with", ", ".join(versions))
     facts.add_row("parameters", f"{model.parameters / 1e6:,.1f} million, {model.quantization}")
-    stored = (directory / "weights.safetensors").stat().st_size
+    stored = _stored_bytes(directory)
     facts.add_row(
         "weights",
         f"{_mb(model.weight_bytes)} on the device"
@@ -116,10 +124,10 @@ def print_artifact(
     if not _predicts():
         console.print("\nPredicted times need the package triton: pip install 'pumice[gpu]'")
         return
-    steps = _steps(manifest, context)
+    steps = _steps(manifest, tokens)
     card, first = steps[0]
     console.print(
-        f"\none decoded token of one sequence with {_context(manifest, context):,} tokens "
+        f"\none decoded token of one sequence with {tokens:,} tokens "
         f"({first.plan}), predicted for {card}:"
     )
     if with_kernels:
@@ -129,6 +137,17 @@ def print_artifact(
     console.print()
     console.print(_totals(steps), markup=False)
     console.print(f"predicted, not run: `pumice bench --predict {target.name}` says how")
+
+
+def _stored_bytes(directory: Path) -> int:
+    """Of the file of weights; ArtifactError without one."""
+    try:
+        return (directory / "weights.safetensors").stat().st_size
+    except OSError as error:
+        raise ArtifactError(
+            f"{directory} has no weights.safetensors: {error.strerror}",
+            hint="Compile the model again: pumice compile MODEL --rebuild",
+        ) from None
 
 
 def _mb(nbytes: float) -> str:

@@ -64,7 +64,7 @@ ActivationsOption = Annotated[
     typer.Option(
         "--activations",
         help="Of quantized products: int16 (15 bits), int8 (faster, coarser) or float32 (exact). "
-        "On GPUs float16 (which int16 means, too) or bfloat16.",
+        "On GPUs float16 (the default there, which int16 means, too) or bfloat16.",
     ),
 ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumice.cli.console import note, settings
-from pumice.cli.devices import parse_device
+from pumice.cli.devices import is_gpu, parse_device
 from pumice.cli.summary import RANDOM
 from pumice.errors import ContextLengthError, UsageError
 from pumice.settings import DEFAULT_MODEL
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pumice.engine.engine import LLMEngine
     from pumice.prepare import PrepareSettings
     from pumice.runtime.load import Loaded
+    from pumice.targets import Target
 
 ACTIVATIONS = ("int8", "int16", "float32")
-GPU_ACTIVATIONS = ("float16", "bfloat16")
+GPU_ACTIVATIONS = ("float16", "bfloat16", "int16")  # the CPU's default means float16 there
 
 
 def choose_model(positional: str | None, option: str | None) -> str:
@@ -61,7 +62,8 @@ class ModelRequest:
             target = found.name
             if device != "auto" and device.partition(":")[0] != found.api:
                 raise UsageError(f"--target {target} is for {found.api}; --device is {device}")
-            allowed = ACTIVATIONS if found.api == "cpu" else (*ACTIVATIONS, *GPU_ACTIVATIONS)
+            _check_emulated(device, found)
+            allowed = ACTIVATIONS if found.api == "cpu" else GPU_ACTIVATIONS
             if self.activations not in allowed:
                 raise UsageError(
                     f"activations is {self.activations!r}; allowed for {target}: "
@@ -180,6 +182,23 @@ class ModelRequest:
 
         with transfer_progress() as report:
             yield lambda done, total: report("weights", done, total)
+
+
+def _check_emulated(device: str, target: Target) -> None:
+    """UsageError when a target's code does not run on the emulated card that a device names, so
+    that nothing is compiled for minutes first.
+    """
+    if not is_gpu(device):
+        return
+    from pumice.runtime.devices.driver.choose import parse
+    from pumice.runtime.gpu_load import runs_on
+
+    arch = parse(device).emulated
+    if arch is not None and not runs_on(target.arch, arch):
+        raise UsageError(
+            f"--target {target.name} does not run on --device {device}",
+            hint="Leave --target out: it follows the device.",
+        )
 
 
 def tell_notes(executable: object) -> None:

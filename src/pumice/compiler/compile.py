@@ -110,6 +110,7 @@ def _compile(
     from pumice.models.trace import ENTRIES
 
     config, record = model.config, model.record
+    model.save_text(work)  # first: a tokenizer that cannot be read is known before minutes of work
     tell("1 trace", 0, 1)
     module = record.trace(config, block_size=options.block_size)
     graphs = {name: from_relax(name, module[name]) for name in ENTRIES}
@@ -169,7 +170,6 @@ def _compile(
         model.load,
         lambda done, total: tell("7 pack weights", done, total),
     )
-    model.save_text(work)
     decode_bytes = sum(
         launch.bytes_read
         for launch in plans["decode"].launches

@@ -10,6 +10,7 @@ from pumice.errors import ArtifactError
 from pumice.runtime.devices.driver import launch as driver_launch
 from pumice.runtime.devices.driver.device import DriverDevice
 
+_ELF = b"\x7fELF"
 _AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 
 
@@ -64,6 +65,11 @@ def code_bytes(directory: Path, manifest: Manifest) -> int:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        image = path.read_bytes()
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from None
+    if not image.startswith(_ELF):  # hsaco and cubin are ELF files
+        raise ArtifactError(
+            f"{path} is damaged: its {len(image):,} bytes are no ELF file", hint=_AGAIN
+        )
+    return image

@@ -37,15 +37,17 @@ class MappedWeights:
             )
         try:
             header = json.loads(self._map[8 : 8 + size])
-        except ValueError as error:
-            raise ArtifactError(f"{path} has a damaged header: {error}", hint=_AGAIN) from None
+            places = {
+                name: (int(entry["data_offsets"][0]), int(entry["data_offsets"][1]))
+                for name, entry in header.items()
+                if name != "__metadata__"
+            }
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{path} has a damaged header: {error!r}", hint=_AGAIN) from None
         self._view = np.frombuffer(self._map, dtype=np.uint8)
         base = 8 + size
         self._tensors: dict[str, tuple[int, int]] = {}
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            start, end = entry["data_offsets"]
+        for name, (start, end) in places.items():
             if not 0 <= start <= end <= self.nbytes - base:
                 raise ArtifactError(
                     f"{path} is truncated: tensor {name!r} ends at byte {base + end:,}, "

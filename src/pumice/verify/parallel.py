@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +15,7 @@ import numpy as np
 
 from pumice.errors import DeviceError
 from pumice.operators.registry import get_spec, triton_kernels_of
+from pumice.processes import start_worker
 from pumice.runtime.devices.driver.choose import open_device
 from pumice.targets import get_target
 from pumice.verify.runner import Runner
@@ -55,7 +57,12 @@ def verify_in_processes(
     DeviceError when a process dies: its cases have no verdict.
     """
     order = sorted(cases, key=lambda case: case.size, reverse=True)
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=start_worker,
+        initargs=(os.getpid(),),
+    )
     try:
         waiting: dict[Future[Verdict], _Job] = {}
         for case in order:

@@ -10,8 +10,10 @@ import contextlib
 import hashlib
 import importlib
 import multiprocessing
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from pumice.errors import CompileError
 from pumice.operators.triton.build import binary_key, build
 from pumice.operators.triton.plan import Launch, TensorSpec
 from pumice.operators.triton.resources import read_resources
+from pumice.processes import start_worker
 from pumice.targets import Target, get_target
 
 KINDS = {"i1": "int32", "i32": "int32", "i64": "int64", "fp32": "float32", "fp64": "float64"}
@@ -98,13 +101,21 @@ def _each(tasks: Mapping[str, _Task], workers: int) -> Any:
         return
     # A fresh process each: this one has threads and a compiler's state that a fork would tear.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=start_worker, initargs=(os.getpid(),)
+    )
     futures: dict[Future[Built], str] = {
         pool.submit(_build, task): symbol for symbol, task in tasks.items()
     }
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise CompileError(
+            "a process that compiled kernels died",
+            hint="Too little memory is the usual cause: try fewer processes (pumice compile "
+            "--workers 1).",
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -46,6 +46,7 @@ def package(
 ) -> Manifest:
     """Writes the artifact's files into `work`."""
     config, record = model.config, model.record
+    model.save_text(work)  # first: a tokenizer that cannot be read is known before minutes of work
     graphs = graphs_of(model, options, dump, tell)
     lowering = lowering_of(model, target, options)
     dtype = lowering.dtype
@@ -66,7 +67,6 @@ def package(
         lambda done, total: tell("7 pack weights", done, total),
         only_vectors=not options.weights,
     )
-    model.save_text(work)
     weight_bytes = sum(use.nbytes for use in lowering.weights.values())
     single = next(plan for name, plan in plans.items() if name.startswith("decode@1x"))
     block = (options.block_size, config.num_key_value_heads, config.head_dim)

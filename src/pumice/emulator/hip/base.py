@@ -36,6 +36,7 @@ class HipBase:
         self._failures: list[tuple[str, Status, int]] = []
         self._lost: HipError | None = None
         self._detail: str | None = None
+        self._interrupt: KeyboardInterrupt | None = None
         self._texts: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
 
@@ -47,7 +48,12 @@ class HipBase:
         return self._functions[name]
 
     def explain(self) -> str | None:
-        """What the last failure was about, once."""
+        """What the last failure was about, once. Ctrl-C that fell into a call is raised here, where
+        nothing of C stands in between.
+        """
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None:
+            raise interrupt
         detail, self._detail = self._detail, None
         return detail
 
@@ -71,6 +77,9 @@ class HipBase:
                 except HipError as error:
                     self._detail = error.detail or None
                     return int(error.status)
+                except KeyboardInterrupt as error:
+                    self._interrupt = error
+                    return int(Status.UNKNOWN)
                 except BaseException as error:  # nothing may leave through C
                     self._detail = f"{type(error).__name__}: {error}"
                     return int(Status.UNKNOWN)
@@ -113,6 +122,9 @@ class HipBase:
             stream.run(until)
         except HipError as error:
             self._lost = error
+            raise
+        except KeyboardInterrupt:  # half of a kernel's results: nobody may go on from there
+            self._lost = HipError(Status.LAUNCH_FAILURE, "Ctrl-C ended a kernel before its end")
             raise
 
     def _ordinal(self, ordinal: int) -> None:
