@@ -19,7 +19,6 @@ from pumice.errors import UnsupportedError as Unsupported
 from pumice.operators.sample_tokens.spec import reference as sample_reference
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.gpu_executor import GpuExecutor
-from pumice.runtime.gpu_sampling import runs
 from pumice.runtime.load import load
 from pumice.runtime.step import RowSampling
 
@@ -247,22 +246,6 @@ def test_an_artifact_that_cannot_draw(artifact: Path, tmp_path: Path) -> None:
     assert not executor.samples
     with pytest.raises(Unsupported, match="no plans that draw"):
         executor.launch(toy.batch([([1], 0, [1])]), sampling(temperature=[0]))
-
-
-@pytest.mark.parametrize(
-    ("sources", "wanted"),
-    [
-        ([], []),
-        ([-1, -1], []),
-        ([0, 1, 2], [(0, 0, 3)]),
-        ([3, -1, 0, 1, 7], [(0, 3, 1), (2, 0, 2), (4, 7, 1)]),
-    ],
-)
-def test_stretches_of_rows(sources: list[int], wanted: list[tuple[int, int, int]]) -> None:
-    assert list(runs(np.array(sources, np.int32))) == wanted
-
-
-# Loading
 
 
 def altered(artifact: Path, folder: Path, **changes: object) -> Path:
