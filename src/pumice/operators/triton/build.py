@@ -6,18 +6,21 @@ LLVM, lld and ptxas.
 
 from __future__ import annotations
 
+import errno
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pumice.dtypes import TRITON_NAMES
-from pumice.errors import CompileError, UnsupportedError
+from pumice.errors import CompileError, StorageError, UnsupportedError
 from pumice.operators.triton.plan import Launch, Plan, Problem, TensorSpec
 from pumice.operators.triton.resources import Resources, read_resources
 from pumice.targets import Target
 
 _INT32_MAX = 2**31 - 1
+# Of a disk that takes no more: full, over a quota or a limit, read-only, somebody else's.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ def _divisible(launch: Launch, tensors: Mapping[str, TensorSpec]) -> dict[tuple[
     return found
 
 
+def _failure(launch: Launch, target: Target, error: Exception) -> CompileError:
+    return CompileError(
+        f"kernel {_name(launch)} does not compile for {target.name} with "
+        f"{dict(launch.constants)}: {type(error).__name__}: {error}"
+    )
+
+
 def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> Binary:
     """Compiles one launch for a GPU target. CompileError says for which kernel and why."""
     import triton
@@ -119,11 +129,15 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
     }
     try:
         compiled = triton.compile(source, target=gpu, options=options)
-    except Exception as error:  # Triton raises many kinds, from Python and from LLVM
-        raise CompileError(
-            f"kernel {_name(launch)} does not compile for {target.name} with "
-            f"{dict(launch.constants)}: {type(error).__name__}: {error}"
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise _failure(launch, target, error) from error
+        raise StorageError(
+            f"Triton cannot write its cache of kernels: {error}",
+            hint="Free some space, or choose another place: TRITON_CACHE_DIR (else ~/.triton).",
         ) from error
+    except Exception as error:  # Triton raises many kinds, from Python and from LLVM
+        raise _failure(launch, target, error) from error
     kind, text = ("hsaco", "amdgcn") if target.api == "rocm" else ("cubin", "ptx")
     return Binary(
         symbol=str(compiled.metadata.name),
