@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pumice.operators.gemm import tiles
-from pumice.operators.gemm.product import FLOATS, Product, fault, of_problem
+from pumice.operators.gemm.product import FLOATS, Product, decodes, fault, of_problem
 from pumice.operators.gemm.tiles import Tile
 from pumice.operators.triton.plan import Config, Plan, Problem, cdiv
 from pumice.targets import Target
@@ -147,6 +147,8 @@ class Vector(Family):
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         product = of_problem(problem)
         vector = 16 // product.itemsize
+        # Decoding holds codes beside values.
+        most = 64 if decodes(problem["x"].dtype, target) else 128
         found: list[Config] = []
         for bn, warps in ((4, 4), (8, 4), (2, 4), (1, 8), (2, 8), (4, 2), (8, 2), (16, 2), (1, 4),
                           (4, 1), (8, 1), (2, 1)):  # fmt: skip
@@ -154,7 +156,7 @@ class Vector(Family):
             wide = block >= 2 * max(product.K, 1) and warps > 1
             if bn > 1 and bn * product.M * vector > 256:
                 continue  # each is a multiplication in the unrolled loop
-            if bn * vector > 128:
+            if bn * vector > most:
                 continue  # each is a register of a lane
             if wide or warps * target.wave > 512:
                 continue
