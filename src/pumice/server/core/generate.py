@@ -163,7 +163,7 @@ async def _run(
                 yield Step(index, tuple(events), ids, logprobs, end)
             if not open_choices:
                 break
-    except Exception:
+    except Exception:  # of any kind: it is only counted here, and goes on
         ended = "error"
         raise
     finally:
