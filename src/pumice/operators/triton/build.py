@@ -106,9 +106,14 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    form = ASTSource
+    if launch.kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        form = GluonASTSource
     types = signature(launch, tensors)
     names = launch.kernel.arg_names
-    source = ASTSource(
+    source = form(
         fn=launch.kernel,
         signature=types,
         constexprs={(names.index(name),): value for name, value in launch.constants.items()},
