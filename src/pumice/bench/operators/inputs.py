@@ -38,7 +38,8 @@ def random_tensor(spec: TensorSpec, name: str, device: str, generator: Any) -> t
 def make_tensors(
     operator: str, problem: Problem, inputs: Mapping[str, TensorSpec], device: str, seed: int
 ) -> dict[str, torch.Tensor]:
-    """Inputs by name, and outputs full of NaN (or the largest integer)."""
+    """Inputs by name, and outputs full of NaN (or the largest integer), with the problem's
+    strides: kernels are compiled for them."""
     generator = torch.Generator(device=device)
     generator.manual_seed(seed)
     module = module_of(operator)
@@ -55,4 +56,16 @@ def make_tensors(
             dtype = getattr(torch, spec.dtype)
             fill = float("nan") if dtype.is_floating_point else torch.iinfo(dtype).max
             tensors[name] = torch.full(spec.shape, fill, device=device).to(dtype)
+        if not spec.contiguous:
+            tensors[name] = _copy(tensors[name], spec.stride)
     return tensors
+
+
+def _copy(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    found = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return found.copy_(tensor)
+
+
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies with the same strides, where `clone` would close gaps between rows."""
+    return {name: _copy(tensor, tensor.stride()) for name, tensor in tensors.items()}

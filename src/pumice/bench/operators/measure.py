@@ -136,7 +136,7 @@ class OperatorBench:
         import torch
 
         from pumice.bench.operators import aiter
-        from pumice.bench.operators.inputs import make_tensors
+        from pumice.bench.operators.inputs import copies, make_tensors
         from pumice.bench.operators.peers import OTHER_RESULT, peers_of
         from pumice.bench.operators.timing import copies_for, microseconds
         from pumice.torch.launch import BoundPlan
@@ -151,7 +151,7 @@ class OperatorBench:
             for seed in range(copies_for(nbytes))
         ]
         # What a call changes in place would not be the same for the next candidate.
-        pristine = {name: tensor.clone() for name, tensor in sets[0].items()}
+        pristine = copies(sets[0])
         reference, against = None, ""
         found: list[Timing] = []
 
@@ -204,9 +204,11 @@ class OperatorBench:
         self, kernel: TritonKernel, config: Config, label: str, problem: Problem, pristine: Any,
         reference: Any, against: str, found: list[Timing], measure: Any, bind: Any,
     ) -> tuple[Any, str]:  # fmt: skip
+        from pumice.bench.operators.inputs import copies
+
         try:
             bound = bind(problem, kernel.plan(problem, self.target, config), self.target)
-            probe = {name: tensor.clone() for name, tensor in pristine.items()}
+            probe = copies(pristine)
             bound(probe)
             outputs = {name: probe[name].double() for name in _written(problem)}
             kept = bound.restored("cuda")  # zeroed once, as a compiled model does it

@@ -28,7 +28,7 @@ def microseconds(
     for one in inputs[:2]:
         call(one)
     torch.cuda.synchronize()
-    once = _event_ms(lambda: call(inputs[0]))
+    once = event_ms(lambda: call(inputs[0]))
     count = int(max(1, min(200, target_ms / max(once, 1e-3))))
     count = max(count, min(len(inputs), 8))
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -38,10 +38,11 @@ def microseconds(
         for index in range(count):
             call(inputs[index % len(inputs)])
     graph.replay()
-    return statistics.median(_event_ms(graph.replay) for _ in range(runs)) * 1e3 / count
+    return statistics.median(event_ms(graph.replay) for _ in range(runs)) * 1e3 / count
 
 
-def _event_ms(work: Callable[[], object]) -> float:
+def event_ms(work: Callable[[], object]) -> float:
+    """Milliseconds of the device's work between two events."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     work()
@@ -55,7 +56,7 @@ def copy_bandwidth(nbytes: int = 1 << 31) -> float:
     source = torch.empty(nbytes, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
     target.copy_(source)
-    best = min(_event_ms(lambda: target.copy_(source)) for _ in range(7))
+    best = min(event_ms(lambda: target.copy_(source)) for _ in range(7))
     return 2 * nbytes / (best * 1e-3)
 
 
@@ -64,4 +65,4 @@ def matmul_peak(dtype: torch.dtype = torch.bfloat16, size: int = 8192) -> float:
     a = torch.randn(size, size, device="cuda").to(dtype)
     b = torch.randn(size, size, device="cuda").to(dtype)
     a @ b
-    return 2 * size**3 / (statistics.median(_event_ms(lambda: a @ b) for _ in range(9)) * 1e-3)
+    return 2 * size**3 / (statistics.median(event_ms(lambda: a @ b) for _ in range(9)) * 1e-3)

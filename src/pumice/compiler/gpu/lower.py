@@ -46,11 +46,7 @@ class GpuLowering:
 
     def lower(self, graph: Graph, shape: PlanShape) -> Plan:
         """One plan."""
-        translator = Translator(graph, shape, self.weight, self.dtype, self.block_size)
-        result = translator.run()
-        calls = self._fused(translator.calls)
-        if shape.entry == "decode":
-            calls = self._fused_products(calls, shape)
+        translator, calls, result = self.calls(graph, shape)
         selected = [self.selection.of(call) for call in calls]
         offsets, arena = _place(translator.arena, calls, selected, result)
         launches = _first_fill(selected, offsets)
@@ -59,6 +55,15 @@ class GpuLowering:
         width = result.spec.shape[1]
         output = result.ref(offsets)
         return Plan(tuple(launches), arena, shape.bounds, output, width)
+
+    def calls(self, graph: Graph, shape: PlanShape) -> tuple[Translator, list[Call], Value]:
+        """A plan's calls in order, fused where that is faster, and where their result is."""
+        translator = Translator(graph, shape, self.weight, self.dtype, self.block_size)
+        result = translator.run()
+        calls = self._fused(translator.calls)
+        if shape.entry == "decode":
+            calls = self._fused_products(calls, shape)
+        return translator, calls, result
 
     def weight(self, parts: tuple[str, ...]) -> GpuWeight:
         """The weight that parameters make, stacked along N."""

@@ -85,6 +85,27 @@ def _fetch(
 
 
 @triton.jit
+def _to_cache(at):
+    """Asks for the lines of these addresses in the second-level cache; waits for nothing."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], dtype=tl.int32, is_pure=False,
+        pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _prefetch(
+    w, scales, row, words, scale_columns, LINES: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """A tile's words and scales to the cache. LINES: of 128 bytes, of a row's words."""
+    line = tl.minimum(tl.arange(0, LINES) * 32, words - 1)
+    _to_cache(w + (row[:, None] * words + line[None, :]))
+    SCALE_LINES: tl.constexpr = max(1, LINES // 8)
+    line = tl.minimum(tl.arange(0, SCALE_LINES) * 64, scale_columns - 1)
+    _to_cache(scales + (row[:, None] * scale_columns + line[None, :]))
+
+
+@triton.jit
 def _product(
     fetched, activations, ZEROS: tl.constexpr, MINS: tl.constexpr, ZERO: tl.constexpr,
     CODE: tl.constexpr, BRAIN: tl.constexpr, SCALE_X: tl.constexpr,
@@ -153,6 +174,8 @@ def persistent(
     GATED: tl.constexpr,
     AHEAD: tl.constexpr,  # a tile's words are loaded before the tile in front of it is used
     EARLY: tl.constexpr,  # begins before the launch in front of it has ended
+    TURNS_AHEAD: tl.constexpr,  # tiles that are asked for before the activations are there
+    LINES: tl.constexpr,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -174,6 +197,12 @@ def persistent(
                 ZERO, PER, GROUPS, s < FULL,
             ),
         )  # fmt: skip
+    for ahead in tl.static_range(TURNS_AHEAD):
+        if ahead + 1 < turns:
+            _, later = _rows(
+                tl.program_id(0) + (ahead + 1) * tl.num_programs(0), N, half, GATED, ROWS
+            )
+            _prefetch(w, scales, later, words, scale_columns, LINES, ROWS)
     if EARLY:
         # Weights change never; everything else was written by launches before.
         tl.extra.cuda.gdc_wait()

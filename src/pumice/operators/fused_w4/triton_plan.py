@@ -44,7 +44,15 @@ _SHAPES = (
     (4, 4, 4, 3, 0, 1), (4, 4, 4, 2, 1, 1), (4, 4, 2, 4, 1, 1),
     (4, 4, 4, 4, 1, 1), (4, 4, 8, 4, 0, 1), (8, 4, 8, 2, 1, 1), (16, 4, 16, 1, 1, 1),
     (1, 1, 4, 12, 0, 1), (2, 2, 4, 8, 1, 1), (8, 8, 4, 2, 1, 1), (4, 4, 4, 4, 0, 1),
+    (4, 4, 8, 2, 0, 1), (4, 4, 8, 3, 0, 1), (4, 4, 16, 2, 0, 1), (4, 4, 4, 2, 0, 1),
+    (4, 4, 2, 2, 1, 1), (8, 8, 4, 2, 0, 1), (8, 8, 4, 1, 1, 1), (8, 8, 2, 2, 1, 1),
+    (8, 8, 8, 2, 0, 1), (8, 8, 4, 3, 0, 1), (16, 16, 4, 1, 0, 1), (8, 8, 8, 1, 0, 1),
+    (4, 2, 8, 3, 0, 1), (4, 2, 8, 2, 1, 1), (4, 2, 4, 3, 0, 1), (4, 2, 8, 2, 0, 1),
+    (8, 2, 16, 1, 1, 1), (8, 2, 8, 2, 0, 1), (2, 2, 4, 4, 1, 1), (2, 2, 8, 4, 1, 1),
+    (2, 2, 4, 6, 0, 1), (4, 1, 8, 3, 0, 1), (4, 1, 8, 2, 1, 1), (4, 1, 8, 2, 0, 1),
+    (4, 1, 4, 4, 0, 1), (8, 1, 16, 1, 1, 1), (8, 1, 8, 2, 0, 1), (2, 1, 4, 6, 0, 1),
 )  # fmt: skip
+_FETCHED = (0, 1, 2)  # tiles that a program with an early start asks for before it waits
 
 
 def fused_reason(problem: Problem, target: Target) -> str | None:
@@ -122,7 +130,8 @@ class Persistent:
     """As many programs as the device runs at once, each with its activations in registers. config:
     groups of 32 codes a step along K; rows a tile; warps; programs a compute unit; whether a tile's
     words are loaded before the tile in front of it is used; whether it begins before the launch in
-    front of it has ended (CUDA's programmatic launches)."""
+    front of it has ended (CUDA's programmatic launches), and how many tiles after its first it asks
+    for into the second-level cache until then."""
 
     name = "fused_w4.triton.persistent"
 
@@ -147,7 +156,12 @@ class Persistent:
             wide = along * target.wave
             wasteful = groups < 0.8 * cdiv(groups, wide) * wide
             values = (("groups", wide), ("rows", rows), ("warps", warps), ("units", units))
-            found.append((wasteful, dict(values) | {"ahead": ahead, "early": early}))
+            config = dict(values) | {"ahead": ahead, "early": early}
+            tiles = cdiv(problem["w"].shape[0], rows)
+            later = cdiv(tiles, max(1, target.compute_units * units)) - 1
+            for fetch in _FETCHED if early else (0,):
+                if fetch <= later:
+                    found.append((wasteful, config | ({"fetch": fetch} if fetch else {})))
         return [config for _, config in sorted(found, key=lambda entry: entry[0])]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -183,6 +197,8 @@ class Persistent:
             "SCALE_X": code == 1 or (code == 2 and brain),
             "GATED": bool(attrs.get("activation")),
             "AHEAD": bool(config["ahead"]), "EARLY": bool(config["early"]),
+            "TURNS_AHEAD": min(config.get("fetch", 0), turns - 1),
+            "LINES": next_power_of_2(cdiv(k // 2, 128)),
             "TOKENS": tokens, "ROWS": config["rows"], "GROUPS": config["groups"],
             "SLICES": cdiv(groups, config["groups"]), "FULL": groups // config["groups"],
             # Columns that are squared and added at once, for the norm.
