@@ -64,10 +64,14 @@ def write_database(rows: dict[str, list[MeasuredRow]], folder: Path) -> None:
 
     for operator, found in rows.items():
         path = folder / f"{operator}.json"
-        known = {(row.kind, row.sizes) for row in found}
+        known = {(row.kind, tuple(sorted(row.dims.items()))) for row in found}
         kept = []
         if path.is_file():
-            kept = [row for row in read_rows(path) if (row.kind, row.sizes) not in known]
+            kept = [
+                row
+                for row in read_rows(path)
+                if (row.kind, tuple(sorted(row.dims.items()))) not in known
+            ]
         write_rows(path, [*kept, *found])
 
 

@@ -106,6 +106,23 @@ def _prefetch(
 
 
 @triton.jit
+def _copy_to_cache(start, nbytes):
+    """As `_to_cache`, of a range: one instruction of the program's first thread, which the copy
+    engine carries out. Both multiples of 16."""
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred first;
+        .reg .u32 thread;
+        mov.u32 thread, %tid.x;
+        setp.eq.u32 first, thread, 0;
+        @first cp.async.bulk.prefetch.L2.global [$1], $2;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,r", [start, nbytes], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def _product(
     fetched, activations, ZEROS: tl.constexpr, MINS: tl.constexpr, ZERO: tl.constexpr,
     CODE: tl.constexpr, BRAIN: tl.constexpr, SCALE_X: tl.constexpr,
@@ -154,6 +171,7 @@ def persistent(
     bias,
     residual,
     out,
+    beyond,  # weights of launches after this one
     M,
     N,
     K,
@@ -166,6 +184,8 @@ def persistent(
     residual_stride,
     out_stride,
     eps,
+    beyond_bytes,
+    share,  # of them, a program's
     ZERO: tl.constexpr,
     PER: tl.constexpr,  # groups of 32 that share a scale
     CODE: tl.constexpr,
@@ -203,6 +223,10 @@ def persistent(
                 tl.program_id(0) + (ahead + 1) * tl.num_programs(0), N, half, GATED, ROWS
             )
             _prefetch(w, scales, later, words, scale_columns, LINES, ROWS)
+    if beyond is not None:
+        mine = tl.program_id(0) * share
+        if mine < beyond_bytes:
+            _copy_to_cache(beyond + mine, tl.minimum(share, beyond_bytes - mine))
     if EARLY:
         # Weights change never; everything else was written by launches before.
         tl.extra.cuda.gdc_wait()

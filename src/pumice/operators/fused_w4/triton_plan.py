@@ -171,7 +171,7 @@ class Persistent:
         if m == 0 or n == 0:
             return Plan(())
         attrs = problem.attrs
-        optional = ("norm_weight", "zeros", "mins", "bias", "residual", "out")
+        optional = ("norm_weight", "zeros", "mins", "bias", "residual", "out", "beyond")
         arguments: dict[str, str | int | float] = {"x": "x", "w": "w", "scales": "scales"}
         arguments |= {name: name for name in optional if name in problem}
         constants: dict[str, Any] = {name: None for name in optional if name not in problem}
@@ -185,8 +185,11 @@ class Persistent:
             "x_stride": problem["x"].stride[0] // (1 if normed else 2),
             "residual_stride": problem["residual"].stride[0] if "residual" in problem else 0,
             "out_stride": problem["out"].stride[0] if "out" in problem else 0,
-            "eps": float(attrs.get("eps", 0.0)),
+            "eps": float(attrs.get("eps", 0.0)), "beyond_bytes": 0, "share": 0,
         }  # fmt: skip
+        if "beyond" in problem:
+            arguments["beyond_bytes"] = nbytes = problem["beyond"].shape[0]
+            arguments["share"] = 128 * cdiv(cdiv(nbytes, 128), cdiv(tiles, turns))
         tokens = next_power_of_2(m)
         code = config.get("code", instructions(target))
         brain = activation_dtype(attrs, problem["x"].dtype) == "bfloat16"
