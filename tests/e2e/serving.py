@@ -1,8 +1,13 @@
-"""The default model behind a server in a thread, as its clients see it."""
+"""The default model behind a server in a thread, as its clients see it.
+
+On the CPU, unless PUMICE_TEST_ARTIFACT names the model compiled for another device, and
+PUMICE_TEST_DEVICE which (`auto` by default).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +20,25 @@ from pumice.server.serve import Server, bind, serve
 from pumice.server.settings import ServerSettings
 
 MODEL = "smollm2-135m"
+COMPILED = os.environ.get("PUMICE_TEST_ARTIFACT", "")
+DEVICE = os.environ.get("PUMICE_TEST_DEVICE", "auto" if COMPILED else "cpu")
+STREAMS = int(os.environ.get("PUMICE_TEST_STREAMS", "10"))  # at once, where a test has many
 
 
 def artifact(file: Path, cache_dir: Path) -> Path:
     """The compiled model, from the cache when it is there."""
+    if COMPILED:
+        return Path(COMPILED)
     return prepare(str(file), settings=PrepareSettings(cache_dir=cache_dir, quiet=True))
 
 
 @contextmanager
 def served(directory: Path, *, context: int = 2048, **settings: Any) -> Iterator[tuple[str, Any]]:
     """(address, engine) of a server that ends gracefully afterwards."""
-    engine = LLMEngine.from_artifact(directory, context_length=context, num_blocks=256)
+    blocks = 256 if DEVICE == "cpu" else None  # a GPU's cache takes what is free
+    engine = LLMEngine.from_artifact(
+        directory, device=DEVICE, context_length=context, num_blocks=blocks
+    )
     sock = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     begun = threading.Event()

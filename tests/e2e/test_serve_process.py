@@ -16,7 +16,7 @@ from typing import IO
 
 import httpx
 import pytest
-from tests.e2e.serving import artifact
+from tests.e2e.serving import DEVICE, artifact
 
 ASK = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
 SOURCE = Path(__file__).parents[2] / "src"
@@ -44,7 +44,7 @@ def process(model: str, *arguments: str, stderr: int | IO[bytes] = subprocess.PI
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     run = subprocess.Popen(
-        command(model, "--port", str(port), "--context", "1024", *arguments),
+        command(model, "--port", str(port), "--context", "1024", "--device", DEVICE, *arguments),
         env=environment(), stderr=stderr, stdout=subprocess.PIPE,
     )  # fmt: skip
     url = f"http://127.0.0.1:{port}"

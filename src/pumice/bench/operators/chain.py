@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,8 +35,6 @@ Choice = tuple[TritonKernel, Config]
 _LEAST = 0.003  # of a layer's time that a change must save
 _REPLAYS = 7
 _ALIGNMENT = 256
-ASKING = ("fused_w4",)  # operators whose launches can ask for weights of later ones
-_FEW = 1 << 20  # bytes of weights that a launch must have to ask for others'
 _COLD_BYTES = 3 << 28  # of weights in rotation: much more than a cache
 
 
@@ -57,8 +55,6 @@ class Chain:
     target: Target
     context: int
     say: Callable[[str], None]
-    aheads: Sequence[int] = ()  # distances to try, see `ahead`
-    ahead: int = 0  # bytes between a launch's own weights and those it asks for; 0: it does not
     chosen: dict[int, Choice] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
 
@@ -72,7 +68,8 @@ class Chain:
             self.chosen[index] = (found.kernel, found.config)
 
     def narrow(self, tried: Sequence[dict[str, Any]], keep: int) -> None:
-        """Leaves the candidates that were best in an earlier search, whose `tried` this is."""
+        """Leaves the candidates that were best in an earlier search, whose `tried` this is, and
+        those that it did not have."""
         for index in self.options:
             us: dict[str, float] = {}
             for row in tried:
@@ -81,19 +78,22 @@ class Chain:
                     us[key] = min(row["us"], us.get(key, math.inf))
             best = sorted(us, key=us.__getitem__)[:keep]
             now = self.chosen[index]
-            kept = [c for c in self.options[index] if str(sorted(c[1].items())) in best]
+            keys = [str(sorted(config.items())) for _, config in self.options[index]]
+            kept = [
+                option
+                for key, option in zip(keys, self.options[index], strict=True)
+                if key in best or key not in us
+            ]
             self.options[index] = kept if now in kept else [*kept, now]
 
     def compile(self, workers: int) -> None:
         """Before any use of the GPU: the workers are forks."""
         start = time.perf_counter()
-        jobs = []
-        for index, (problem, _) in enumerate(self.calls):
-            some = TensorSpec((_FEW,), "uint8")
-            ways = [problem]
-            if problem.operator in ASKING and self.aheads:
-                ways.append(replace(problem, tensors={**problem.tensors, "beyond": some}))
-            jobs += [(way, *option, self.target) for way in ways for option in self.options[index]]
+        jobs = [
+            (problem, *option, self.target)
+            for index, (problem, _) in enumerate(self.calls)
+            for option in self.options[index]
+        ]
         with ProcessPoolExecutor(workers) as pool:
             failed = [text for text in pool.map(_compile, jobs, chunksize=2) if text]
         self.say(f"{len(jobs)} candidates compiled in {time.perf_counter() - start:.0f} s")
@@ -119,7 +119,6 @@ class Chain:
             self.layers * (nbytes + _ALIGNMENT * 32), dtype=torch.uint8, device="cuda"
         )
         self._end = 0
-        self._places: list[list[tuple[int, int]]] = []  # of each layer's calls
         self._tensors = [self._layer(generator) for _ in range(self.layers)]
         self._bound: dict[tuple[int, str], BoundPlan] = {}
         self._kept: dict[str, torch.Tensor] = {}
@@ -127,33 +126,16 @@ class Chain:
     def _layer(self, generator: Any) -> list[dict[str, torch.Tensor]]:
         own: dict[tuple[str, str], torch.Tensor] = {}
         made = []
-        self._places.append([])
         for problem, binding in self.calls:
             tensors = {}
-            start = self._end
             for name, spec in problem.tensors.items():
                 space, value, offset = binding[name]
                 store = self._shared if space in ("arena", "input") else own
                 if (space, value) not in store:
                     store[space, value] = self._storage(space, value, name, spec, generator)
                 tensors[name] = _view(store[space, value], spec, offset)
-            self._places[-1].append((start, self._end))
             made.append(tensors)
         return made
-
-    def _beyond(self, index: int) -> TensorSpec | None:
-        """What a launch asks for: as many bytes as its own weights are."""
-        start, end = self._places[0][index]
-        size = end - start
-        asks = self.ahead and size > _FEW and self.calls[index][0].operator in ASKING
-        return TensorSpec((size,), "uint8") if asks else None
-
-    def _beyond_of(self, layer: int, index: int) -> torch.Tensor:
-        start, end = self._places[layer][index]
-        size = end - start
-        begin = (start + self.ahead) % max(1, self._end - size)
-        begin -= begin % _ALIGNMENT
-        return self._weights[begin : begin + size]
 
     def _storage(
         self, space: str, value: str, name: str, spec: TensorSpec, generator: Any
@@ -187,11 +169,9 @@ class Chain:
 
     def _plan(self, index: int, choice: Choice) -> BoundPlan:
         kernel, config = choice
-        key = (index, f"{kernel.name} {sorted(config.items())} {bool(self.ahead)}")
+        key = (index, f"{kernel.name} {sorted(config.items())}")
         if key not in self._bound:
             problem = self.calls[index][0]
-            if (beyond := self._beyond(index)) is not None:
-                problem = replace(problem, tensors={**problem.tensors, "beyond": beyond})
             plan = kernel.plan(problem, self.target, config)
             self._bound[key] = BoundPlan(problem, plan, self.target)
             self._kept |= {
@@ -210,12 +190,10 @@ class Chain:
         graph = torch.cuda.CUDAGraph()
 
         def run() -> None:
-            for number, layer in enumerate(self._tensors):
+            for layer in self._tensors:
                 for index, (plan, tensors) in enumerate(zip(plans, layer, strict=True)):
-                    if index in without:
-                        continue
-                    extra = {"beyond": self._beyond_of(number, index)} if self.ahead else {}
-                    plan({**tensors, **self._kept, **extra})
+                    if index not in without:
+                        plan({**tensors, **self._kept})
 
         with torch.cuda.stream(stream):
             run()
@@ -233,14 +211,6 @@ class Chain:
         best = self.microseconds(self.chosen)
         parts = [f"{self.microseconds(self.chosen, [i]):.2f}" for i in self.options]
         self.say(f"as it was: {best:.2f} µs a layer; without one call: {', '.join(parts)}")
-        for ahead in self.aheads:
-            before, self.ahead = self.ahead, ahead
-            us = self.microseconds(self.chosen)
-            self.say(f"{ahead >> 20} MiB ahead: {us:.2f}")
-            if us < best:
-                best = us
-            else:
-                self.ahead = before
         times: dict[int, list[tuple[float, int]]] = {}
         for turn in range(rounds):
             for index in sorted(self.options, key=lambda i: -self._bytes(i)):
@@ -270,9 +240,7 @@ class Chain:
 
     def alone(self, index: int) -> float:
         """µs of one call of each layer after another, without the rest."""
-        ahead, self.ahead = self.ahead, 0
         plan = self._plan(index, self.chosen[index])
-        self.ahead = ahead
         calls = [{**layer[index], **self._kept} for layer in self._tensors]
         return microseconds(plan, calls)
 

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from pumice.operators.flash_attention.softmax_triton import cap_logits
+from pumice.operators.fused_w4.prefetch_triton import to_cache_line
 from pumice.operators.paged_attention.kernel_triton import attend_pages
 from pumice.operators.rope_cache.kernel_triton import cos_sin
 
@@ -65,6 +66,25 @@ def to_cache(x, cache, scale, LIMIT: tl.constexpr):
     if LIMIT > 0:
         x = tl.minimum(tl.maximum(x / scale, -LIMIT), LIMIT)
     return x.to(cache.dtype.element_ty)
+
+
+@triton.jit
+def ask_for_keys(
+    k_head, v_head, table, stride_kb, stride_kn, stride_vb, stride_vn, begin, end,
+    D: tl.constexpr, DV: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The first keys and values of a share to the second-level cache; waits for nothing but the
+    table."""
+    n = begin + tl.arange(0, BLOCK_N)
+    page = tl.load(table + n // PAGE, mask=n < end, other=0).to(tl.int64)
+    known = tl.minimum(n, tl.maximum(end - 1, 0))
+    LINE: tl.constexpr = 1024 // k_head.dtype.element_ty.primitive_bitwidth  # elements
+    K_LINES: tl.constexpr = triton.next_power_of_2((D + LINE - 1) // LINE)
+    V_LINES: tl.constexpr = triton.next_power_of_2((DV + LINE - 1) // LINE)
+    line = tl.minimum(tl.arange(0, K_LINES) * LINE, D - 1)
+    to_cache_line(k_head + (page * stride_kb + known % PAGE * stride_kn)[:, None] + line[None, :])
+    line = tl.minimum(tl.arange(0, V_LINES) * LINE, DV - 1)
+    to_cache_line(v_head + (page * stride_vb + known % PAGE * stride_vn)[:, None] + line[None, :])
 
 
 @triton.jit
@@ -192,6 +212,7 @@ def decode_attention(
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
     EARLY: tl.constexpr,
+    FETCH: tl.constexpr,
 ):
     """A program takes one share of a sequence's keys for the heads of one group, and one of PARTS
     slices of the values' columns.
@@ -233,6 +254,13 @@ def decode_attention(
     position = tl.load(positions + sequence)
     slot = tl.load(slots + sequence).to(tl.int64)
     partner, cosine, sine = rotary_columns(inv_freq, position, d, factor, HALF, INTERLEAVED)
+    if FETCH:  # earlier steps wrote them
+        ask_for_keys(
+            k_cache + kv_head.to(tl.int64) * stride_kc, v_cache + kv_head.to(tl.int64) * stride_vc,
+            block_table + sequence * stride_table, stride_kb, stride_kn, stride_vb, stride_vn,
+            begin + split * share, tl.minimum(begin + split * share + share, cached),
+            D, DV, PAGE, BLOCK_N,
+        )  # fmt: skip
     if EARLY:
         # Of the launch in front of this one come q, k and v; the step's integers are older.
         tl.extra.cuda.gdc_wait()

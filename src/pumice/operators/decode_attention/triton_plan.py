@@ -113,7 +113,9 @@ class DecodeAttention:
         ]  # fmt: skip
         if target.matrix_unit in ("wgmma", "tcgen05"):
             # These GPUs can start a launch before the one in front of it has ended.
-            found += [{**config, "early": 1} for config in found[:3] if config["COMBINES"]]
+            # Some ask for their first keys until then.
+            early = [{**config, "early": 1} for config in found if config["COMBINES"]]
+            found += early + [{**config, "fetch": 1} for config in early]
         return found
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -180,7 +182,7 @@ class DecodeAttention:
                 # second-level cache, so every wave arrives on its own; elsewhere one thread does.
                 "ARRIVALS": config["warps"] if target.wave == 64 else 1, "WAVE": target.wave,
                 "INTERLEAVED": bool(attrs.get("interleaved")), "WINDOW": left >= 0, "CAP": cap > 0,
-                "EARLY": early,
+                "EARLY": early, "FETCH": bool(config.get("fetch")),
             },
             num_warps=config["warps"],
             num_stages=config["stages"],

@@ -10,12 +10,16 @@ to the residual stream, after it. Each output belongs to one program: nothing is
 import triton
 import triton.language as tl
 
-from pumice.operators.fused_w4.activations_triton import (
-    loaded_pairs,
+from pumice.operators.fused_w4.activations_triton import loaded_pairs, prepared
+from pumice.operators.fused_w4.norm_triton import (
     norm_factor,
     normed_pairs,
-    prepared,
+    spread_norm_factor,
+    spread_normed_pairs,
+    squares,
+    wide_pairs,
 )
+from pumice.operators.fused_w4.prefetch_triton import ask_for_tile
 from pumice.operators.gemm_w4.decode_triton import code_pairs, multiply_add, pair_sum, quads
 
 
@@ -85,44 +89,6 @@ def _fetch(
 
 
 @triton.jit
-def _to_cache(at):
-    """Asks for the lines of these addresses in the second-level cache; waits for nothing."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], dtype=tl.int32, is_pure=False,
-        pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def _prefetch(
-    w, scales, row, words, scale_columns, LINES: tl.constexpr, ROWS: tl.constexpr
-):  # fmt: skip
-    """A tile's words and scales to the cache. LINES: of 128 bytes, of a row's words."""
-    line = tl.minimum(tl.arange(0, LINES) * 32, words - 1)
-    _to_cache(w + (row[:, None] * words + line[None, :]))
-    SCALE_LINES: tl.constexpr = max(1, LINES // 8)
-    line = tl.minimum(tl.arange(0, SCALE_LINES) * 64, scale_columns - 1)
-    _to_cache(scales + (row[:, None] * scale_columns + line[None, :]))
-
-
-@triton.jit
-def _copy_to_cache(start, nbytes):
-    """As `_to_cache`, of a range: one instruction of the program's first thread, which the copy
-    engine carries out. Both multiples of 16."""
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred first;
-        .reg .u32 thread;
-        mov.u32 thread, %tid.x;
-        setp.eq.u32 first, thread, 0;
-        @first cp.async.bulk.prefetch.L2.global [$1], $2;
-        mov.u32 $0, 0;
-        }""",
-        "=r,l,r", [start, nbytes], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
 def _product(
     fetched, activations, ZEROS: tl.constexpr, MINS: tl.constexpr, ZERO: tl.constexpr,
     CODE: tl.constexpr, BRAIN: tl.constexpr, SCALE_X: tl.constexpr,
@@ -171,7 +137,6 @@ def persistent(
     bias,
     residual,
     out,
-    beyond,  # weights of launches after this one
     M,
     N,
     K,
@@ -184,8 +149,6 @@ def persistent(
     residual_stride,
     out_stride,
     eps,
-    beyond_bytes,
-    share,  # of them, a program's
     ZERO: tl.constexpr,
     PER: tl.constexpr,  # groups of 32 that share a scale
     CODE: tl.constexpr,
@@ -202,6 +165,7 @@ def persistent(
     SLICES: tl.constexpr,  # of GROUPS groups, over K
     FULL: tl.constexpr,  # slices that lie within K
     CHUNK: tl.constexpr,
+    DIRECT: tl.constexpr,  # how the norm is made (`norm_triton.py`)
 ):
     ZEROS: tl.constexpr = zeros is not None
     MINS: tl.constexpr = mins is not None
@@ -222,26 +186,36 @@ def persistent(
             _, later = _rows(
                 tl.program_id(0) + (ahead + 1) * tl.num_programs(0), N, half, GATED, ROWS
             )
-            _prefetch(w, scales, later, words, scale_columns, LINES, ROWS)
-    if beyond is not None:
-        mine = tl.program_id(0) * share
-        if mine < beyond_bytes:
-            _copy_to_cache(beyond + mine, tl.minimum(share, beyond_bytes - mine))
+            ask_for_tile(w, scales, later, words, scale_columns, LINES, ROWS)
     if EARLY:
         # Weights change never; everything else was written by launches before.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     token = tl.minimum(tl.arange(0, TOKENS), M - 1).to(tl.int64)
+    rows = ()
     if norm_weight is not None:
-        factor = norm_factor(x, token, x_stride, K, eps, TOKENS, CHUNK)
+        if DIRECT:
+            sums = tl.zeros((TOKENS, 1, GROUPS), tl.float32)
+            start = token[:, None, None] * (x_stride // 2)
+            for s in tl.static_range(SLICES):
+                wide = wide_pairs(x, start, s * GROUPS, groups, TOKENS, GROUPS, s < FULL)
+                sums += squares(wide)
+                rows += (wide,)
+            factor = norm_factor(sums, K, eps)
+        else:
+            factor = spread_norm_factor(x, token, x_stride, K, eps, TOKENS, CHUNK)
     activations = ()
     for s in tl.static_range(SLICES):
-        if norm_weight is not None:
-            pairs = normed_pairs(
+        if norm_weight is None:
+            pairs = loaded_pairs(x, token, x_stride, s * GROUPS, words, TOKENS, GROUPS, s < FULL)
+        elif DIRECT:
+            gains = wide_pairs(norm_weight, tl.zeros((1, 1, 1), tl.int64), s * GROUPS, groups,
+                               1, GROUPS, s < FULL)  # fmt: skip
+            pairs = normed_pairs(rows[s], gains, factor, BRAIN)
+        else:
+            pairs = spread_normed_pairs(
                 x, norm_weight, token, x_stride, factor, s * GROUPS, K, TOKENS, GROUPS, BRAIN
             )
-        else:
-            pairs = loaded_pairs(x, token, x_stride, s * GROUPS, words, TOKENS, GROUPS, s < FULL)
         activations += (
             prepared(pairs, ZERO if not ZEROS else 0, CODE, BRAIN, SCALE_X, ZEROS or MINS),
         )

@@ -50,6 +50,7 @@ _SHAPES = (
     (4, 2, 8, 3, 0, 1), (4, 2, 8, 2, 1, 1), (4, 2, 4, 3, 0, 1), (4, 2, 8, 2, 0, 1),
     (8, 2, 16, 1, 1, 1), (8, 2, 8, 2, 0, 1), (2, 2, 4, 4, 1, 1), (2, 2, 8, 4, 1, 1),
     (2, 2, 4, 6, 0, 1), (4, 1, 8, 3, 0, 1), (4, 1, 8, 2, 1, 1), (4, 1, 8, 2, 0, 1),
+    (4, 4, 8, 5, 0, 1), (4, 4, 4, 5, 0, 1), (4, 4, 4, 5, 1, 1), (4, 4, 8, 5, 0, 0),
     (4, 1, 4, 4, 0, 1), (8, 1, 16, 1, 1, 1), (8, 1, 8, 2, 0, 1), (2, 1, 4, 6, 0, 1),
 )  # fmt: skip
 _FETCHED = (0, 1, 2)  # tiles that a program with an early start asks for before it waits
@@ -171,7 +172,7 @@ class Persistent:
         if m == 0 or n == 0:
             return Plan(())
         attrs = problem.attrs
-        optional = ("norm_weight", "zeros", "mins", "bias", "residual", "out", "beyond")
+        optional = ("norm_weight", "zeros", "mins", "bias", "residual", "out")
         arguments: dict[str, str | int | float] = {"x": "x", "w": "w", "scales": "scales"}
         arguments |= {name: name for name in optional if name in problem}
         constants: dict[str, Any] = {name: None for name in optional if name not in problem}
@@ -185,12 +186,9 @@ class Persistent:
             "x_stride": problem["x"].stride[0] // (1 if normed else 2),
             "residual_stride": problem["residual"].stride[0] if "residual" in problem else 0,
             "out_stride": problem["out"].stride[0] if "out" in problem else 0,
-            "eps": float(attrs.get("eps", 0.0)), "beyond_bytes": 0, "share": 0,
+            "eps": float(attrs.get("eps", 0.0)),
         }  # fmt: skip
-        if "beyond" in problem:
-            arguments["beyond_bytes"] = nbytes = problem["beyond"].shape[0]
-            arguments["share"] = 128 * cdiv(cdiv(nbytes, 128), cdiv(tiles, turns))
-        tokens = next_power_of_2(m)
+        tokens, slices = next_power_of_2(m), cdiv(groups, config["groups"])
         code = config.get("code", instructions(target))
         brain = activation_dtype(attrs, problem["x"].dtype) == "bfloat16"
         constants |= {
@@ -203,9 +201,10 @@ class Persistent:
             "TURNS_AHEAD": min(config.get("fetch", 0), turns - 1),
             "LINES": next_power_of_2(cdiv(k // 2, 128)),
             "TOKENS": tokens, "ROWS": config["rows"], "GROUPS": config["groups"],
-            "SLICES": cdiv(groups, config["groups"]), "FULL": groups // config["groups"],
+            "SLICES": slices, "FULL": groups // config["groups"],
             # Columns that are squared and added at once, for the norm.
             "CHUNK": min(next_power_of_2(k), 32 * config["warps"] * target.wave // tokens),
+            "DIRECT": slices * tokens <= 2 and config["groups"] == config["warps"] * target.wave,
         }  # fmt: skip
         options = {"cuda": {"launch_pdl": True}} if config["early"] else {}
         return Plan(
