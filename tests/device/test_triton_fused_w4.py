@@ -43,10 +43,11 @@ def test_cases(target: Any) -> None:
         check(SPEC, kernel, attrs, inputs, target_, _small(kernel, attrs, inputs, target_))
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_plain_arithmetic_and_other_tiles(ahead: int) -> None:
-    """K in slices of 8 groups; more waves than a row needs."""
+@pytest.mark.parametrize(("ahead", "spread"), [(0, 1), (1, 0)])
+def test_plain_arithmetic_and_other_tiles(ahead: int, spread: int) -> None:
+    """K in slices of 8 groups; more waves than a row needs; both ways to read activations."""
     config = {"groups": 8, "rows": 8, "warps": 4, "units": 3, "ahead": ahead, "early": 0, "code": 0}
+    config["spread"] = spread
     for attrs, inputs in SPEC.cases(np.random.default_rng(3)):
         if inputs["x"].size < 700:  # the interpreter is slow
             check(SPEC, Persistent(), attrs, inputs, CDNA3, config)

@@ -32,7 +32,8 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "NO_COLOR": "1"}
+    path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"}
 
 
 @contextmanager

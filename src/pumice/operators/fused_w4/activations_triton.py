@@ -40,6 +40,86 @@ def loaded_pairs(
 
 
 @triton.jit
+def norm_factor(
+    x, token, x_stride, K, eps, TOKENS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """1 / √(mean(x²) + eps) of float32 rows: float32[TOKENS]. CHUNK: columns at once."""
+    squares = tl.zeros((TOKENS, CHUNK), tl.float32)
+    for first in range(0, K, CHUNK):
+        k = first + tl.arange(0, CHUNK)
+        at = x + token[:, None] * x_stride + k[None, :]
+        value = tl.load(at, mask=(k < K)[None, :], other=0.0)
+        squares += value * value
+    return 1.0 / tl.sqrt(tl.sum(squares, axis=1) / K + eps)
+
+
+@triton.jit
+def _expanded(pairs, TOKENS: tl.constexpr, GROUPS: tl.constexpr):
+    return tl.reshape(pairs, (TOKENS, 1, GROUPS))
+
+
+@triton.jit
+def _apart(row, TOKENS: tl.constexpr, GROUPS: tl.constexpr):
+    """int32[TOKENS, 16 · GROUPS] → 16 tensors [TOKENS, 1, GROUPS]: each group's pairs, exchanged
+    between threads."""
+    pairs = tl.reshape(row, (TOKENS, GROUPS, 2, 2, 2, 2))
+    b0, b1 = tl.split(pairs)  # by bit 0 of the pair's place
+    b00, b10 = tl.split(b0)
+    b01, b11 = tl.split(b1)
+    b000, b100 = tl.split(b00)
+    b010, b110 = tl.split(b10)
+    b001, b101 = tl.split(b01)
+    b011, b111 = tl.split(b11)
+    x0, x8 = tl.split(b000)
+    x4, xc = tl.split(b100)
+    x2, xa = tl.split(b010)
+    x6, xe = tl.split(b110)
+    x1, x9 = tl.split(b001)
+    x5, xd = tl.split(b101)
+    x3, xb = tl.split(b011)
+    x7, xf = tl.split(b111)
+    return (
+        _expanded(x0, TOKENS, GROUPS), _expanded(x1, TOKENS, GROUPS),
+        _expanded(x2, TOKENS, GROUPS), _expanded(x3, TOKENS, GROUPS),
+        _expanded(x4, TOKENS, GROUPS), _expanded(x5, TOKENS, GROUPS),
+        _expanded(x6, TOKENS, GROUPS), _expanded(x7, TOKENS, GROUPS),
+        _expanded(x8, TOKENS, GROUPS), _expanded(x9, TOKENS, GROUPS),
+        _expanded(xa, TOKENS, GROUPS), _expanded(xb, TOKENS, GROUPS),
+        _expanded(xc, TOKENS, GROUPS), _expanded(xd, TOKENS, GROUPS),
+        _expanded(xe, TOKENS, GROUPS), _expanded(xf, TOKENS, GROUPS),
+    )  # fmt: skip
+
+
+@triton.jit
+def spread_pairs(
+    x, token, x_stride, first, words, TOKENS: tl.constexpr, GROUPS: tl.constexpr
+):  # fmt: skip
+    """What `loaded_pairs` gives. Neighbouring threads read what lies side by side, in fewer turns
+    of the first-level cache, and exchange."""
+    j = first * 16 + tl.arange(0, GROUPS * 16)
+    at = x.to(tl.pointer_type(tl.int32)) + token[:, None] * x_stride + j[None, :]
+    row = tl.load(at, mask=(j < words * 4)[None, :], other=0)
+    return _apart(row, TOKENS, GROUPS)
+
+
+@triton.jit
+def normed_pairs(
+    x, weight, token, x_stride, factor, first, K,
+    TOKENS: tl.constexpr, GROUPS: tl.constexpr, BRAIN: tl.constexpr,
+):  # fmt: skip
+    """The same of x · factor · weight, rounded to 16 bits; x and weight are float32."""
+    k = first * 32 + tl.arange(0, GROUPS * 32)
+    inside = k < K
+    value = tl.load(x + token[:, None] * x_stride + k[None, :], mask=inside[None, :], other=0.0)
+    gain = tl.load(weight + k, mask=inside, other=0.0).to(tl.float32)
+    value = value * factor[:, None] * gain[None, :]
+    half = value.to(tl.bfloat16) if BRAIN else value.to(tl.float16)
+    bits = half.to(tl.int16, bitcast=True).to(tl.int32)
+    low, high = tl.split(tl.reshape(bits, (TOKENS, GROUPS * 16, 2)))
+    return _apart((low & 0xFFFF) | (high << 16), TOKENS, GROUPS)
+
+
+@triton.jit
 def _sum_of_eight(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constexpr):
     """The float32 sum of 16 activations."""
     if CODE == 2:

@@ -10,14 +10,12 @@ to the residual stream, after it. Each output belongs to one program: nothing is
 import triton
 import triton.language as tl
 
-from pumice.operators.fused_w4.activations_triton import loaded_pairs, prepared
-from pumice.operators.fused_w4.norm_triton import (
+from pumice.operators.fused_w4.activations_triton import (
+    loaded_pairs,
     norm_factor,
     normed_pairs,
-    spread_norm_factor,
-    spread_normed_pairs,
-    squares,
-    wide_pairs,
+    prepared,
+    spread_pairs,
 )
 from pumice.operators.fused_w4.prefetch_triton import ask_for_tile
 from pumice.operators.gemm_w4.decode_triton import code_pairs, multiply_add, pair_sum, quads
@@ -165,7 +163,7 @@ def persistent(
     SLICES: tl.constexpr,  # of GROUPS groups, over K
     FULL: tl.constexpr,  # slices that lie within K
     CHUNK: tl.constexpr,
-    DIRECT: tl.constexpr,  # how the norm is made (`norm_triton.py`)
+    SPREAD: tl.constexpr,  # how activations are read that are not normed
 ):
     ZEROS: tl.constexpr = zeros is not None
     MINS: tl.constexpr = mins is not None
@@ -192,30 +190,18 @@ def persistent(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     token = tl.minimum(tl.arange(0, TOKENS), M - 1).to(tl.int64)
-    rows = ()
     if norm_weight is not None:
-        if DIRECT:
-            sums = tl.zeros((TOKENS, 1, GROUPS), tl.float32)
-            start = token[:, None, None] * (x_stride // 2)
-            for s in tl.static_range(SLICES):
-                wide = wide_pairs(x, start, s * GROUPS, groups, TOKENS, GROUPS, s < FULL)
-                sums += squares(wide)
-                rows += (wide,)
-            factor = norm_factor(sums, K, eps)
-        else:
-            factor = spread_norm_factor(x, token, x_stride, K, eps, TOKENS, CHUNK)
+        factor = norm_factor(x, token, x_stride, K, eps, TOKENS, CHUNK)
     activations = ()
     for s in tl.static_range(SLICES):
-        if norm_weight is None:
-            pairs = loaded_pairs(x, token, x_stride, s * GROUPS, words, TOKENS, GROUPS, s < FULL)
-        elif DIRECT:
-            gains = wide_pairs(norm_weight, tl.zeros((1, 1, 1), tl.int64), s * GROUPS, groups,
-                               1, GROUPS, s < FULL)  # fmt: skip
-            pairs = normed_pairs(rows[s], gains, factor, BRAIN)
-        else:
-            pairs = spread_normed_pairs(
+        if norm_weight is not None:
+            pairs = normed_pairs(
                 x, norm_weight, token, x_stride, factor, s * GROUPS, K, TOKENS, GROUPS, BRAIN
             )
+        elif SPREAD:
+            pairs = spread_pairs(x, token, x_stride, s * GROUPS, words, TOKENS, GROUPS)
+        else:
+            pairs = loaded_pairs(x, token, x_stride, s * GROUPS, words, TOKENS, GROUPS, s < FULL)
         activations += (
             prepared(pairs, ZERO if not ZEROS else 0, CODE, BRAIN, SCALE_X, ZEROS or MINS),
         )

@@ -163,6 +163,8 @@ class Persistent:
             for fetch in _FETCHED if early else (0,):
                 if fetch <= later:
                     found.append((wasteful, config | ({"fetch": fetch} if fetch else {})))
+            if early and "norm_weight" not in problem:
+                found.append((wasteful, config | {"spread": 1}))
         return [config for _, config in sorted(found, key=lambda entry: entry[0])]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -204,7 +206,7 @@ class Persistent:
             "SLICES": slices, "FULL": groups // config["groups"],
             # Columns that are squared and added at once, for the norm.
             "CHUNK": min(next_power_of_2(k), 32 * config["warps"] * target.wave // tokens),
-            "DIRECT": slices * tokens <= 2 and config["groups"] == config["warps"] * target.wave,
+            "SPREAD": bool(config.get("spread")),
         }  # fmt: skip
         options = {"cuda": {"launch_pdl": True}} if config["early"] else {}
         return Plan(
