@@ -1,0 +1,489 @@
+# mypy: ignore-errors
+"""Few to many tokens on Hopper's matrix units, weights from registers: `stream`, in Gluon.
+
+outᵀ = W · xᵀ: 64 rows of weights are the long side of a matrix instruction, and tokens the short
+one. Words packed in "rows" become the instruction's left operand in the threads that read them: a
+thread takes the 16 bytes of one group of 32 codes, four threads of a row four groups, and whatever
+place among 128 along K its codes thereby have, activations are put at the same one on their way to
+shared memory. Inside 128 along K, code 32t + 8i + 2p + e stands at place 32i + 8p + 2t + e.
+
+Programs share all tiles' steps along K evenly ("stream-K"): a program's stretch may begin inside
+one tile and end inside another. Who has a tile's first step adds what later programs found, in
+order, so that results do not depend on who was faster; later in K is earlier in the grid, so that
+nobody waits for a program that has not begun.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    async_copy,
+    fence_async_shared,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+_OUT = "=h,=h,=h,=h,=h,=h,=h,=h"
+_STORE = """
+    mov.b32 {$0, $1}, a;
+    mov.b32 {$2, $3}, b;
+    mov.b32 {$4, $5}, c;
+    mov.b32 {$6, $7}, d;
+    }"""
+# Two neighbouring codes become 1024 + code, or 1024 + 16 · code, by one logic instruction; 1024 +
+# zero ($10) and 64 + zero ($11) come off them exactly. $12 is 1/16.
+_CODES = """{
+    .reg .b32 a, b, c, d, t, s, m;
+    mov.b32 s, {$9, $9};
+    shr.u32 t, $8, 8;
+    lop3.b32 a, $8, 0x000f000f, 0x64006400, 0xea;
+    lop3.b32 b, $8, 0x00f000f0, 0x64006400, 0xea;
+    lop3.b32 c, t, 0x000f000f, 0x64006400, 0xea;
+    lop3.b32 d, t, 0x00f000f0, 0x64006400, 0xea;
+    sub.f16x2 a, a, $10;
+    fma.rn.f16x2 b, b, $12, $11;
+    sub.f16x2 c, c, $10;
+    fma.rn.f16x2 d, d, $12, $11;
+    """
+_LESS = """
+    mov.b32 m, {$13, $13};
+    neg.f16x2 m, m;
+    fma.rn.f16x2 a, a, s, m;
+    fma.rn.f16x2 b, b, s, m;
+    fma.rn.f16x2 c, c, s, m;
+    fma.rn.f16x2 d, d, s, m;
+    """
+_HALF = gl.constexpr(
+    _CODES
+    + """
+    mul.f16x2 a, a, s;
+    mul.f16x2 b, b, s;
+    mul.f16x2 c, c, s;
+    mul.f16x2 d, d, s;
+    """
+    + _STORE
+)
+_HALF_MIN = gl.constexpr(_CODES + _LESS + _STORE)
+_TO_BRAIN = """{{
+    .reg .b16 l, h;
+    .reg .f32 x, y;
+    mov.b32 {{l, h}}, {0};
+    cvt.f32.f16 x, l;
+    cvt.f32.f16 y, h;
+    cvt.rn.bf16x2.f32 {0}, y, x;
+    }}
+    """
+_BRAIN_MIN = gl.constexpr(
+    _CODES + _LESS + "".join(_TO_BRAIN.format(name) for name in "abcd") + _STORE
+)
+# 128 + code is a bfloat16; 128 + zero ($10) comes off exactly. $11 is 1, $12 is -0.
+_BRAIN = gl.constexpr(
+    """{
+    .reg .b32 a, b, c, d, s;
+    .reg .f32 f;
+    cvt.f32.f16 f, $9;
+    cvt.rn.bf16x2.f32 s, f, f;
+    shr.u32 b, $8, 4;
+    shr.u32 c, $8, 8;
+    shr.u32 d, $8, 12;
+    lop3.b32 a, $8, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
+    fma.rn.bf16x2 a, a, $11, $10;
+    fma.rn.bf16x2 b, b, $11, $10;
+    fma.rn.bf16x2 c, c, $11, $10;
+    fma.rn.bf16x2 d, d, $11, $10;
+    fma.rn.bf16x2 a, a, s, $12;
+    fma.rn.bf16x2 b, b, s, $12;
+    fma.rn.bf16x2 c, c, s, $12;
+    fma.rn.bf16x2 d, d, s, $12;
+    """
+    + _STORE
+)
+_PLAIN_ARGUMENTS = gl.constexpr(_OUT + ",r,h,r,r,r")
+_MIN_ARGUMENTS = gl.constexpr(_OUT + ",r,h,r,r,r,h")
+
+
+@gluon.constexpr_function
+def _eight(BRAIN):
+    return (gl.bfloat16 if BRAIN else gl.float16,) * 8
+
+
+@gluon.constexpr_function
+def _row_bits(BN, WARPS):
+    """Row bases of a tile's left operand: (of registers beyond the first 64 rows, of warps)."""
+    warps = [16 << i for i in range((WARPS - 1).bit_length())]
+    beyond, step = [], 16 * WARPS
+    while step < BN:
+        beyond.append(step)
+        step *= 2
+    return beyond, warps
+
+
+@gluon.constexpr_function
+def _words_layout(BN, C, WARPS):
+    """Of words [BN, 16 · C] as threads take them from shared memory."""
+    beyond, warps = _row_bits(BN, WARPS)
+    blocks = [[0, 16 << i] for i in range((C - 1).bit_length())]
+    registers = [[0, 1], [0, 2], [8, 0], *blocks, *([b, 0] for b in beyond)]
+    lanes = [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(
+        registers, lanes, [[w, 0] for w in warps], [], [BN, 16 * C]
+    )
+
+
+@gluon.constexpr_function
+def _groups_layout(BN, C, WARPS, S):
+    """Of scales [BN, S, 4 · C / S]: one a group of 32 codes, in the threads that have its words."""
+    beyond, warps = _row_bits(BN, WARPS)
+    share = 4 * C // S
+
+    def column(bit):
+        return [0, bit // share, 0] if bit >= share else [0, 0, bit]
+
+    blocks = [column(4 << i) for i in range((C - 1).bit_length())]
+    registers = [[8, 0, 0], *blocks, *([b, 0, 0] for b in beyond)]
+    lanes = [column(1), column(2), [1, 0, 0], [2, 0, 0], [4, 0, 0]]
+    return gl.DistributedLinearLayout(
+        registers, lanes, [[w, 0, 0] for w in warps], [], [BN, S, share]
+    )
+
+
+@gluon.constexpr_function
+def _x_layout(T, C, WARPS):
+    """Of activations [T, 128 · C] on their way: a thread has what comes to 64 bytes in a row."""
+    registers = [[0, 1], [0, 2], [0, 4], [0, 32], [0, 64]]
+    places = [[1, 0], [2, 0], [4, 0], [0, 8], [0, 16]]
+    more = [[0, 128 << i] for i in range((C - 1).bit_length())]
+    row = 8
+    while row < T:
+        more.append([row, 0])
+        row *= 2
+    wide = (WARPS - 1).bit_length()
+    warps = more[:wide] + [[0, 0]] * (wide - len(more))
+    return gl.DistributedLinearLayout(registers + more[wide:], places, warps, [], [T, 128 * C])
+
+
+@gluon.constexpr_function
+def _copy_layout(COLUMNS, VECTOR, WARPS):
+    across = min(COLUMNS // VECTOR, 32)
+    return gl.BlockedLayout([1, VECTOR], [32 // across, across], [WARPS, 1], [1, 0])
+
+
+@gluon.jit
+def _tile_rows(
+    tile, N, half, GATED: gl.constexpr, BN: gl.constexpr, layout: gl.constexpr
+):
+    """Rows of the weights, the last one beyond N. GATED: eight of gate, eight of up in turns."""
+    r = gl.arange(0, BN, layout=layout)
+    if GATED:
+        n = tile * (BN // 2) + (r // 16) * 8 + r % 8
+        return gl.minimum(n, half - 1) + ((r // 8) % 2) * half
+    else:
+        return gl.minimum(tile * BN + r, N - 1)
+
+
+@gluon.jit
+def _copy(
+    unit, slot, w_ring, s_ring, m_ring, w, scales, mins, N, half, k_units, words, scale_columns,
+    GATED: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, S: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Begins to copy a step's weights into a place of the ring."""
+    tile = unit // k_units
+    step = unit - tile * k_units
+    LW: gl.constexpr = _copy_layout(BK // 8, 4, WARPS)
+    row = _tile_rows(tile, N, half, GATED, BN, gl.SliceLayout(1, LW))
+    column = step * (BK // 8) + gl.arange(0, BK // 8, layout=gl.SliceLayout(0, LW))
+    at = row[:, None] * words + column[None, :]
+    async_copy.async_copy_global_to_shared(w_ring.index(slot), w + at)
+    LS: gl.constexpr = _copy_layout(S, S, WARPS)
+    row = _tile_rows(tile, N, half, GATED, BN, gl.SliceLayout(1, LS))
+    column = step * S + gl.arange(0, S, layout=gl.SliceLayout(0, LS))
+    at = row[:, None] * scale_columns + column[None, :]
+    at = gl.max_contiguous(gl.multiple_of(at, [1, S]), [1, S])
+    async_copy.async_copy_global_to_shared(s_ring.index(slot), scales + at)
+    if mins is not None:
+        async_copy.async_copy_global_to_shared(m_ring.index(slot), mins + at)
+
+
+@gluon.jit
+def _load_x(
+    unit, x, M, k_units, x_stride, T: gl.constexpr, BK: gl.constexpr, WARPS: gl.constexpr
+):
+    L: gl.constexpr = _x_layout(T, BK // 128, WARPS)
+    token = gl.minimum(gl.arange(0, T, layout=gl.SliceLayout(1, L)), M - 1)
+    k = (unit % k_units) * BK + gl.arange(0, BK, layout=gl.SliceLayout(0, L))
+    return gl.load(x + (token * x_stride)[:, None] + k[None, :])
+
+
+@gluon.jit
+def _placed(value, T: gl.constexpr, C: gl.constexpr):
+    """Activations in the order of the weights' places."""
+    parts = gl.reshape(value, (T, C, 4, 4, 4, 2))
+    return gl.reshape(gl.permute(parts, (0, 1, 3, 4, 2, 5)), (T, 128 * C))
+
+
+@gluon.jit
+def _halves(value, BN: gl.constexpr, C: gl.constexpr, E: gl.constexpr):
+    """[BN, C · E] → [BN, E] of each of C ≤ 2 blocks."""
+    if C == 1:
+        return value, value
+    else:
+        return gl.split(gl.permute(gl.reshape(value, (BN, C, E)), (0, 2, 1)))
+
+
+@gluon.jit
+def _by_group(ring, BN: gl.constexpr, C: gl.constexpr, S: gl.constexpr, WARPS: gl.constexpr):
+    """Scales or minima of a step, [BN, 4] for each block."""
+    L: gl.constexpr = _groups_layout(BN, C, WARPS, S)
+    value = ring.load(gl.SliceLayout(2, L))
+    if S < 4 * C:
+        value = gl.expand_dims(value, 2)
+        value = value + gl.full((BN, S, 4 * C // S), 0.0, gl.float16, layout=L)
+        value = gl.reshape(value, (BN, 4 * C))
+    return _halves(value, BN, C, 4)
+
+
+@gluon.jit
+def _decoded(word, scale, minimum, ZERO: gl.constexpr, BRAIN: gl.constexpr):
+    """A word of eight codes → eight tensors of (code − ZERO) · scale, or code · scale − minimum."""
+    TYPES: gl.constexpr = _eight(BRAIN)
+    if minimum is not None:
+        return gl.inline_asm_elementwise(
+            _BRAIN_MIN if BRAIN else _HALF_MIN,
+            _MIN_ARGUMENTS,
+            [word, scale, 0x64006400, -0x2BFF2C00, 0x2C002C00, minimum],
+            dtype=TYPES,
+            is_pure=True,
+            pack=1,
+        )
+    elif BRAIN:
+        return gl.inline_asm_elementwise(
+            _BRAIN,
+            _PLAIN_ARGUMENTS,
+            [word, scale, ZERO * 0x00010001 + -0x3CFF3D00, 0x3F803F80, -0x7FFF8000],
+            dtype=TYPES,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        return gl.inline_asm_elementwise(
+            _HALF,
+            _PLAIN_ARGUMENTS,
+            [
+                word, scale, ZERO * 0x00010001 + 0x64006400, ZERO * 0x00100010 + -0x2BFF2C00,
+                0x2C002C00,
+            ],
+            dtype=TYPES,
+            is_pure=True,
+            pack=1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _left(
+    word, scale, minimum, ZERO: gl.constexpr, BRAIN: gl.constexpr, BN: gl.constexpr,
+    ACC: gl.constexpr,
+):  # fmt: skip
+    """Words [BN, 16] and scales [BN, 4] of 128 codes a row → the left operand [BN, 128]. Nothing
+    moves: all of a thread's values stay its own."""
+    word = gl.reshape(word, (BN, 4, 4))
+    L: gl.constexpr = gl.SliceLayout(2, word.type.layout)
+    scale = gl.expand_dims(gl.convert_layout(scale, L, assert_trivial=True), 2)
+    if minimum is not None:
+        minimum = gl.expand_dims(gl.convert_layout(minimum, L, assert_trivial=True), 2)
+    v0, v1, v2, v3, v4, v5, v6, v7 = _decoded(word, scale, minimum, ZERO, BRAIN)
+    low = gl.join(gl.join(v0, v1), gl.join(v2, v3))
+    high = gl.join(gl.join(v4, v5), gl.join(v6, v7))
+    both = gl.join(low, high)
+    flat = gl.reshape(gl.permute(both, (0, 2, 5, 4, 1, 3)), (BN, 128))
+    return gl.convert_layout(flat, gl.DotOperandLayout(0, ACC, 2), assert_trivial=True)
+
+
+@gluon.jit
+def _here(value):
+    """The same number, computed where it stands: addresses of a tile's end would otherwise be
+    kept in registers through all steps."""
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [value], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _add_others(
+    acc, tile, mine, partial, flags, total, k_units,
+    BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr,
+):  # fmt: skip
+    """What other programs found for a tile that this one began."""
+    count = gl.num_programs(0)
+    end = (tile + 1) * k_units
+    n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
+    m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
+    place = n[:, None] * T + (m + _here(0))[None, :]
+    other = mine + 1
+    while other * total // count < end:
+        seen = gl.atomic_cas(flags + other, 1, 0, sem="acquire", scope="gpu")
+        while seen != 1:
+            seen = gl.atomic_cas(flags + other, 1, 0, sem="acquire", scope="gpu")
+        acc += gl.load(partial + other * (BN * T) + place, cache_modifier=".cg")
+        other += 1
+    return acc
+
+
+@gluon.jit
+def _give(
+    acc, mine, partial, flags, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr
+):
+    n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
+    m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
+    place = n[:, None] * T + (m + _here(0))[None, :]
+    gl.store(partial + mine * (BN * T) + place, acc)
+    gl.thread_barrier()
+    gl.atomic_xchg(flags + mine, 1, sem="release", scope="gpu")
+
+
+@gluon.jit
+def _finish(
+    acc, tile, bias, residual, out, M, N, half, residual_stride, out_stride,
+    GATED: gl.constexpr, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr,
+):  # fmt: skip
+    """A tile's results [BN, T] to where they belong."""
+    if bias is not None:
+        row = _tile_rows(tile, N, half, GATED, BN, gl.SliceLayout(1, ACC))
+        acc += gl.load(bias + row).to(gl.float32)[:, None]
+    if GATED:
+        parts = gl.permute(gl.reshape(acc, (BN // 16, 2, 8, T)), (0, 2, 3, 1))
+        gate, up = gl.split(parts)
+        value = gl.reshape(gate / (1.0 + gl.exp(-gate)) * up, (BN // 2, T))
+        L: gl.constexpr = value.type.layout
+        n = tile * (BN // 2) + gl.arange(0, BN // 2, layout=gl.SliceLayout(1, L))
+        limit = half
+    else:
+        value = acc
+        L: gl.constexpr = ACC
+        n = tile * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, L))
+        limit = N
+    m = gl.arange(0, T, layout=gl.SliceLayout(0, L)) + _here(0)
+    mask = (n < limit)[:, None] & (m < M)[None, :]
+    if residual is not None:
+        at = residual + (m * residual_stride)[None, :] + n[:, None]
+        gl.store(at, gl.load(at, mask=mask, other=0.0) + value, mask=mask)
+    else:
+        at = out + (m * out_stride)[None, :] + n[:, None]
+        gl.store(at, value.to(out.dtype.element_ty), mask=mask)
+
+
+@gluon.jit
+def stream(
+    x,
+    w,
+    scales,
+    mins,
+    bias,
+    residual,
+    out,
+    partial,  # float32[programs, BN, T]
+    flags,  # int32[programs], zero, and zero again afterwards
+    M,
+    N,
+    half,  # rows of gate, where up follows
+    tiles,
+    k_units,  # steps along K
+    words,
+    scale_columns,
+    x_stride,
+    residual_stride,
+    out_stride,
+    ZERO: gl.constexpr,
+    BRAIN: gl.constexpr,
+    GATED: gl.constexpr,
+    EARLY: gl.constexpr,
+    T: gl.constexpr,  # tokens
+    BN: gl.constexpr,
+    C: gl.constexpr,  # blocks of 128 along K a step: 1 or 2
+    S: gl.constexpr,  # scales of a row a step
+    STAGES: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    BK: gl.constexpr = 128 * C
+    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, T, 16])
+    HALF: gl.constexpr = gl.bfloat16 if BRAIN else gl.float16
+    total = tiles * k_units
+    count = gl.num_programs(0)
+    mine = count - 1 - gl.program_id(0)
+    first = mine * total // count
+    last = (mine + 1) * total // count
+    # Rows of 64 bytes follow each other through all banks; of 128 every other one changes halves.
+    WORDS: gl.constexpr = gl.SwizzledSharedLayout(16, 1, C, order=[1, 0])
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
+    w_ring = gl.allocate_shared_memory(gl.int32, [STAGES, BN, 16 * C], WORDS)
+    s_ring = gl.allocate_shared_memory(gl.float16, [STAGES, BN, S], PLAIN)
+    m_ring = s_ring
+    if mins is not None:
+        m_ring = gl.allocate_shared_memory(gl.float16, [STAGES, BN, S], PLAIN)
+    XS: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    x_ring = gl.allocate_shared_memory(HALF, [2, T, BK], XS)
+    for i in gl.static_range(STAGES - 1):
+        if first + i < last:
+            _copy(
+                first + i, i, w_ring, s_ring, m_ring, w, scales, mins, N, half, k_units, words,
+                scale_columns, GATED, BN, BK, S, WARPS,
+            )  # fmt: skip
+        async_copy.commit_group()
+    if EARLY:
+        gl.inline_asm_elementwise(
+            "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0",
+            "=r", [], dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    acc = gl.zeros([BN, T], gl.float32, ACC)
+    coming = _load_x(first, x, M, k_units, x_stride, T, BK, WARPS)
+    for unit in range(first, last):
+        tile = unit // k_units
+        step = unit - tile * k_units
+        done = unit - first
+        # What the step before has read is free again.
+        if unit + STAGES - 1 < last:
+            _copy(
+                unit + STAGES - 1, (done + STAGES - 1) % STAGES, w_ring, s_ring, m_ring,
+                w, scales, mins, N, half, k_units, words, scale_columns, GATED, BN, BK, S, WARPS,
+            )  # fmt: skip
+        async_copy.commit_group()
+        x_slot = x_ring.index(done % 2)
+        x_slot.store(_placed(coming, T, C))
+        fence_async_shared()
+        async_copy.wait_group(STAGES - 1)
+        slot = done % STAGES
+        word_a, word_b = _halves(
+            w_ring.index(slot).load(_words_layout(BN, C, WARPS)), BN, C, 16
+        )
+        scale_a, scale_b = _by_group(s_ring.index(slot), BN, C, S, WARPS)
+        min_a = None
+        min_b = None
+        if mins is not None:
+            min_a, min_b = _by_group(m_ring.index(slot), BN, C, S, WARPS)
+        coming = _load_x(gl.minimum(unit + 1, last - 1), x, M, k_units, x_stride, T, BK, WARPS)
+        a = _left(word_a, scale_a, min_a, ZERO, BRAIN, BN, ACC)
+        if C == 1:
+            right = x_slot.permute((1, 0))
+            acc = warpgroup_mma(a, right, acc, use_acc=step > 0, is_async=True)
+            acc = warpgroup_mma_wait(0, deps=(acc, a))[0]
+        else:
+            right = x_slot.slice(0, 128, dim=1).permute((1, 0))
+            acc = warpgroup_mma(a, right, acc, use_acc=step > 0, is_async=True)
+            b = _left(word_b, scale_b, min_b, ZERO, BRAIN, BN, ACC)
+            right = x_slot.slice(128, 128, dim=1).permute((1, 0))
+            acc = warpgroup_mma(b, right, acc, is_async=True)
+            acc = warpgroup_mma_wait(0, deps=(acc, a, b))[0]
+        if (step == k_units - 1) | (unit == last - 1):
+            if tile * k_units >= first:
+                found = acc
+                if step < k_units - 1:
+                    found = _add_others(
+                        found, tile, mine, partial, flags, total, k_units, BN, T, ACC
+                    )
+                _finish(
+                    found, tile, bias, residual, out, M, N, half, residual_stride, out_stride,
+                    GATED, BN, T, ACC,
+                )  # fmt: skip
+            else:
+                _give(acc, mine, partial, flags, BN, T, ACC)
