@@ -176,7 +176,10 @@ SPEC = OperatorSpec(
     reference=reference,
     tolerance={"float16": 2e-3, "bfloat16": 6e-3, "float32": 3e-3},
     cases=cases,
-    triton_kernels=("pumice.operators.fused_w4.triton_plan:Persistent",),
+    triton_kernels=(
+        "pumice.operators.fused_w4.triton_plan:Persistent",
+        "pumice.operators.fused_w4.hopper:FusedStream",
+    ),
     output_specs=output_specs,
     work=work,
 )  # fmt: skip

@@ -74,12 +74,8 @@ def fused_reason(problem: Problem, target: Target) -> str | None:
         return f"fused_w4: x has K = {k}, the weights {w.shape[1] * 8}"
     if n * w.shape[1] >= 2**31:
         return f"fused_w4: {n * w.shape[1]:,} words; places are 32-bit numbers"
-    if m > MOST_TOKENS:
-        return f"fused_w4: {m} tokens; at most {MOST_TOKENS} here"
     if x.stride[1] != 1 or not x.aligned or (m > 1 and x.stride[0] % 8):
         return "fused_w4: rows of x must be contiguous and aligned to 16 bytes"
-    if normed and m > MOST_NORMED:
-        return f"fused_w4: {m} tokens; at most {MOST_NORMED} are normed here"
     if normed and (problem["norm_weight"].shape != (k,) or not problem["norm_weight"].contiguous):
         return f"fused_w4: norm_weight must be contiguous [{k}]"
     if attrs.get("activation") not in (None, "silu") or (attrs.get("activation") and n % 2):
@@ -139,6 +135,12 @@ class Persistent:
     def supports(self, problem: Problem, target: Target) -> str | None:
         if (reason := fused_reason(problem, target)) is not None:
             return reason
+        m = problem["x"].shape[0]
+        most, does = (
+            (MOST_NORMED, " are normed") if "norm_weight" in problem else (MOST_TOKENS, "")
+        )
+        if m > most:
+            return f"fused_w4: {m} tokens; at most {most}{does} here"
         if not self.configs(problem, target):
             return (
                 f"fused_w4: {problem['x'].shape[0]} tokens of {problem['x'].shape[1]} activations "

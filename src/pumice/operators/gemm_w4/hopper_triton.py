@@ -22,6 +22,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+# Names of Triton 3.6, and those of later versions.
+_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+_begin_copy = (
+    async_copy.async_load
+    if hasattr(async_copy, "async_load")
+    else async_copy.async_copy_global_to_shared
+)
+
 _OUT = "=h,=h,=h,=h,=h,=h,=h,=h"
 _STORE = """
     mov.b32 {$0, $1}, a;
@@ -195,15 +203,15 @@ def _copy(
     row = _tile_rows(tile, N, half, GATED, BN, gl.SliceLayout(1, LW))
     column = step * (BK // 8) + gl.arange(0, BK // 8, layout=gl.SliceLayout(0, LW))
     at = row[:, None] * words + column[None, :]
-    async_copy.async_copy_global_to_shared(w_ring.index(slot), w + at)
+    _begin_copy(w_ring.index(slot), w + at)
     LS: gl.constexpr = _copy_layout(S, S, WARPS)
     row = _tile_rows(tile, N, half, GATED, BN, gl.SliceLayout(1, LS))
     column = step * S + gl.arange(0, S, layout=gl.SliceLayout(0, LS))
     at = row[:, None] * scale_columns + column[None, :]
     at = gl.max_contiguous(gl.multiple_of(at, [1, S]), [1, S])
-    async_copy.async_copy_global_to_shared(s_ring.index(slot), scales + at)
+    _begin_copy(s_ring.index(slot), scales + at)
     if mins is not None:
-        async_copy.async_copy_global_to_shared(m_ring.index(slot), mins + at)
+        _begin_copy(m_ring.index(slot), mins + at)
 
 
 @gluon.jit
@@ -338,7 +346,7 @@ def _give(
     m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
     place = n[:, None] * T + (m + _here(0))[None, :]
     gl.store(partial + mine * (BN * T) + place, acc)
-    gl.thread_barrier()
+    _barrier()
     gl.atomic_xchg(flags + mine, 1, sem="release", scope="gpu")
 
 

@@ -174,6 +174,7 @@ SPEC = OperatorSpec(
     triton_kernels=(
         "pumice.operators.gemm_w4.triton_plan:Matrix",
         "pumice.operators.gemm_w4.triton_plan:Gemv",
+        "pumice.operators.gemm_w4.hopper:Stream",
         "pumice.operators.gemm_w4.two_step:TwoStep",
         "pumice.operators.gemm_w4.triton_plan:Tiled",
     ),
