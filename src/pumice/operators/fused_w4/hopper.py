@@ -13,7 +13,7 @@ from pumice.targets import Target
 class FusedStream:
     """2 to 128 tokens that need no norm. config: as of gemm_w4's `Stream`."""
 
-    name = "fused_w4.gluon.stream"
+    name = "fused_w4.triton.stream"
 
     def supports(self, problem: Problem, target: Target) -> str | None:
         if (reason := fused_reason(problem, target)) is not None:

@@ -126,7 +126,7 @@ class Stream:
     a step; stages of asynchronous copies; warps; programs a compute unit; whether it begins before
     the launch in front of it has ended (CUDA's programmatic launches)."""
 
-    name = "gemm_w4.gluon.stream"
+    name = "gemm_w4.triton.stream"
 
     def supports(self, problem: Problem, target: Target) -> str | None:
         return gemm_reason(problem, target) or stream_reason(problem, target)
