@@ -129,15 +129,12 @@ def _row_bits(BN, WARPS):
 
 
 @gluon.constexpr_function
-def _words_layout(BN, C, WARPS):
-    """Of words [BN, 16 · C] as threads take them from shared memory."""
+def _words_layout(BN, WARPS):
+    """Of words [BN, 16] as threads take them from shared memory."""
     beyond, warps = _row_bits(BN, WARPS)
-    blocks = [[0, 16 << i] for i in range((C - 1).bit_length())]
-    registers = [[0, 1], [0, 2], [8, 0], *blocks, *([b, 0] for b in beyond)]
+    registers = [[0, 1], [0, 2], [8, 0], *([b, 0] for b in beyond)]
     lanes = [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]]
-    return gl.DistributedLinearLayout(
-        registers, lanes, [[w, 0] for w in warps], [], [BN, 16 * C]
-    )
+    return gl.DistributedLinearLayout(registers, lanes, [[w, 0] for w in warps], [], [BN, 16])
 
 
 @gluon.constexpr_function
@@ -159,14 +156,13 @@ def _groups_layout(BN, C, WARPS, S):
 
 @gluon.constexpr_function
 def _x_layout(T, C, WARPS):
-    """Of activations [T, 128 · C] on their way: a thread has what comes to 64 bytes in a row."""
-    registers = [[0, 1], [0, 2], [0, 4], [0, 32], [0, 64]]
+    """Of activations [T, 128 · C] on their way: a thread has what comes to 64 bytes in a row, or to
+    32 where there are threads enough."""
+    registers = [[0, 1], [0, 2], [0, 32], [0, 64]]
     places = [[1, 0], [2, 0], [4, 0], [0, 8], [0, 16]]
     more = [[0, 128 << i] for i in range((C - 1).bit_length())]
-    row = 8
-    while row < T:
-        more.append([row, 0])
-        row *= 2
+    more += [[8 << i, 0] for i in range((T // 8 - 1).bit_length())]
+    more += [[0, 4]]
     wide = (WARPS - 1).bit_length()
     warps = more[:wide] + [[0, 0]] * (wide - len(more))
     return gl.DistributedLinearLayout(registers + more[wide:], places, warps, [], [T, 128 * C])
@@ -232,12 +228,10 @@ def _placed(value, T: gl.constexpr, C: gl.constexpr):
 
 
 @gluon.jit
-def _halves(value, BN: gl.constexpr, C: gl.constexpr, E: gl.constexpr):
-    """[BN, C · E] → [BN, E] of each of C ≤ 2 blocks."""
-    if C == 1:
-        return value, value
-    else:
-        return gl.split(gl.permute(gl.reshape(value, (BN, C, E)), (0, 2, 1)))
+def _halves(value, A: gl.constexpr, B: gl.constexpr, E: gl.constexpr):
+    """[A, B, 2 · E] → two of [A, B, E]."""
+    parts = gl.permute(gl.reshape(value, (A, B, 2, E)), (0, 1, 3, 2))
+    return gl.split(parts)
 
 
 @gluon.jit
@@ -249,7 +243,11 @@ def _by_group(ring, BN: gl.constexpr, C: gl.constexpr, S: gl.constexpr, WARPS: g
         value = gl.expand_dims(value, 2)
         value = value + gl.full((BN, S, 4 * C // S), 0.0, gl.float16, layout=L)
         value = gl.reshape(value, (BN, 4 * C))
-    return _halves(value, BN, C, 4)
+    if C == 1:
+        return value, value
+    else:
+        low, high = _halves(value, BN, 1, 4)
+        return gl.reshape(low, (BN, 4)), gl.reshape(high, (BN, 4))
 
 
 @gluon.jit
@@ -293,9 +291,8 @@ def _left(
     word, scale, minimum, ZERO: gl.constexpr, BRAIN: gl.constexpr, BN: gl.constexpr,
     ACC: gl.constexpr,
 ):  # fmt: skip
-    """Words [BN, 16] and scales [BN, 4] of 128 codes a row → the left operand [BN, 128]. Nothing
-    moves: all of a thread's values stay its own."""
-    word = gl.reshape(word, (BN, 4, 4))
+    """Words [BN, 4, 2], two of each of four groups, and scales [BN, 4] → the left operand of 64
+    codes a row. Nothing moves: all of a thread's values stay its own."""
     L: gl.constexpr = gl.SliceLayout(2, word.type.layout)
     scale = gl.expand_dims(gl.convert_layout(scale, L, assert_trivial=True), 2)
     if minimum is not None:
@@ -303,9 +300,28 @@ def _left(
     v0, v1, v2, v3, v4, v5, v6, v7 = _decoded(word, scale, minimum, ZERO, BRAIN)
     low = gl.join(gl.join(v0, v1), gl.join(v2, v3))
     high = gl.join(gl.join(v4, v5), gl.join(v6, v7))
-    both = gl.join(low, high)
-    flat = gl.reshape(gl.permute(both, (0, 2, 5, 4, 1, 3)), (BN, 128))
+    flat = gl.reshape(gl.permute(gl.join(low, high), (0, 2, 5, 4, 1, 3)), (BN, 64))
     return gl.convert_layout(flat, gl.DotOperandLayout(0, ACC, 2), assert_trivial=True)
+
+
+@gluon.jit
+def _multiply(
+    words, scale, minimum, x_block, acc, use_acc, before,
+    ZERO: gl.constexpr, BRAIN: gl.constexpr, BN: gl.constexpr, ACC: gl.constexpr,
+):  # fmt: skip
+    """Adds the products of 128 codes a row; the last of them may be under way. Codes are decoded
+    while the matrix unit is busy with those before: `before` is the operand it may still read."""
+    first, last = _halves(gl.reshape(words, (BN, 4, 4)), BN, 4, 2)
+    a = _left(first, scale, minimum, ZERO, BRAIN, BN, ACC)
+    acc = warpgroup_mma(
+        a, x_block.slice(0, 64, dim=1).permute((1, 0)), acc, use_acc=use_acc, is_async=True
+    )
+    if before is not None:
+        acc = warpgroup_mma_wait(1, deps=(acc, before))[0]
+    b = _left(last, scale, minimum, ZERO, BRAIN, BN, ACC)
+    acc = warpgroup_mma(b, x_block.slice(64, 64, dim=1).permute((1, 0)), acc, is_async=True)
+    acc = warpgroup_mma_wait(1, deps=(acc, a))[0]
+    return acc, b
 
 
 @gluon.jit
@@ -327,13 +343,14 @@ def _add_others(
     end = (tile + 1) * k_units
     n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
     m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
-    place = n[:, None] * T + (m + _here(0))[None, :]
+    place = n[:, None] * T + m[None, :]
     other = mine + 1
     while other * total // count < end:
         seen = gl.atomic_cas(flags + other, 1, 0, sem="acquire", scope="gpu")
         while seen != 1:
             seen = gl.atomic_cas(flags + other, 1, 0, sem="acquire", scope="gpu")
-        acc += gl.load(partial + other * (BN * T) + place, cache_modifier=".cg")
+        found = partial + _here(other) * (BN * T)
+        acc += gl.load(found + place, cache_modifier=".cg")
         other += 1
     return acc
 
@@ -344,8 +361,9 @@ def _give(
 ):
     n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
     m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
-    place = n[:, None] * T + (m + _here(0))[None, :]
-    gl.store(partial + mine * (BN * T) + place, acc)
+    place = n[:, None] * T + m[None, :]
+    own = partial + _here(mine) * (BN * T)
+    gl.store(own + place, acc)
     _barrier()
     gl.atomic_xchg(flags + mine, 1, sem="release", scope="gpu")
 
@@ -371,13 +389,13 @@ def _finish(
         L: gl.constexpr = ACC
         n = tile * BN + gl.arange(0, BN, layout=gl.SliceLayout(1, L))
         limit = N
-    m = gl.arange(0, T, layout=gl.SliceLayout(0, L)) + _here(0)
+    m = gl.arange(0, T, layout=gl.SliceLayout(0, L))
     mask = (n < limit)[:, None] & (m < M)[None, :]
     if residual is not None:
-        at = residual + (m * residual_stride)[None, :] + n[:, None]
+        at = residual + (m * _here(residual_stride))[None, :] + n[:, None]
         gl.store(at, gl.load(at, mask=mask, other=0.0) + value, mask=mask)
     else:
-        at = out + (m * out_stride)[None, :] + n[:, None]
+        at = out + (m * _here(out_stride))[None, :] + n[:, None]
         gl.store(at, value.to(out.dtype.element_ty), mask=mask)
 
 
@@ -461,27 +479,26 @@ def stream(
         fence_async_shared()
         async_copy.wait_group(STAGES - 1)
         slot = done % STAGES
-        word_a, word_b = _halves(
-            w_ring.index(slot).load(_words_layout(BN, C, WARPS)), BN, C, 16
-        )
+        words_here = w_ring.index(slot)
+        LW: gl.constexpr = _words_layout(BN, WARPS)
         scale_a, scale_b = _by_group(s_ring.index(slot), BN, C, S, WARPS)
         min_a = None
         min_b = None
         if mins is not None:
             min_a, min_b = _by_group(m_ring.index(slot), BN, C, S, WARPS)
         coming = _load_x(gl.minimum(unit + 1, last - 1), x, M, k_units, x_stride, T, BK, WARPS)
-        a = _left(word_a, scale_a, min_a, ZERO, BRAIN, BN, ACC)
-        if C == 1:
-            right = x_slot.permute((1, 0))
-            acc = warpgroup_mma(a, right, acc, use_acc=step > 0, is_async=True)
-            acc = warpgroup_mma_wait(0, deps=(acc, a))[0]
-        else:
-            right = x_slot.slice(0, 128, dim=1).permute((1, 0))
-            acc = warpgroup_mma(a, right, acc, use_acc=step > 0, is_async=True)
-            b = _left(word_b, scale_b, min_b, ZERO, BRAIN, BN, ACC)
-            right = x_slot.slice(128, 128, dim=1).permute((1, 0))
-            acc = warpgroup_mma(b, right, acc, is_async=True)
-            acc = warpgroup_mma_wait(0, deps=(acc, a, b))[0]
+        word = words_here.slice(0, 16, dim=1).load(LW)
+        x_block = x_slot.slice(0, 128, dim=1)
+        acc, operand = _multiply(
+            word, scale_a, min_a, x_block, acc, step > 0, None, ZERO, BRAIN, BN, ACC
+        )
+        if C == 2:
+            word = words_here.slice(16, 16, dim=1).load(LW)
+            x_block = x_slot.slice(128, 128, dim=1)
+            acc, operand = _multiply(
+                word, scale_b, min_b, x_block, acc, True, operand, ZERO, BRAIN, BN, ACC
+            )
+        acc = warpgroup_mma_wait(0, deps=(acc, operand))[0]
         if (step == k_units - 1) | (unit == last - 1):
             if tile * k_units >= first:
                 found = acc
