@@ -17,7 +17,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
-    fence_async_shared,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -156,16 +155,16 @@ def _groups_layout(BN, C, WARPS, S):
 
 @gluon.constexpr_function
 def _x_layout(T, C, WARPS):
-    """Of activations [T, 128 · C] on their way: a thread has what comes to 64 bytes in a row, or to
-    32 where there are threads enough."""
-    registers = [[0, 1], [0, 2], [0, 32], [0, 64]]
-    places = [[1, 0], [2, 0], [4, 0], [0, 8], [0, 16]]
-    more = [[0, 128 << i] for i in range((C - 1).bit_length())]
+    """Of activations [T, 128 · C], two neighbours a copy: what a warp writes lies in all banks, and
+    what it reads in whole sectors."""
+    lanes = [[0, 8], [0, 16], [0, 32], [0, 2], [0, 4]]
+    more = [[1, 0], [2, 0], [4, 0], [0, 64]]
+    more += [[0, 128 << i] for i in range((C - 1).bit_length())]
     more += [[8 << i, 0] for i in range((T // 8 - 1).bit_length())]
-    more += [[0, 4]]
     wide = (WARPS - 1).bit_length()
-    warps = more[:wide] + [[0, 0]] * (wide - len(more))
-    return gl.DistributedLinearLayout(registers + more[wide:], places, warps, [], [T, 128 * C])
+    return gl.DistributedLinearLayout(
+        [[0, 1], *more[wide:]], lanes, more[:wide], [], [T, 128 * C]
+    )
 
 
 @gluon.constexpr_function
@@ -211,20 +210,20 @@ def _copy(
 
 
 @gluon.jit
-def _load_x(
-    unit, x, M, k_units, x_stride, T: gl.constexpr, BK: gl.constexpr, WARPS: gl.constexpr
-):
-    L: gl.constexpr = _x_layout(T, BK // 128, WARPS)
+def _copy_x(
+    unit, slot, x_ring, x, M, k_units, x_stride,
+    T: gl.constexpr, C: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Begins to copy a step's activations, in the order of the weights' places."""
+    L: gl.constexpr = _x_layout(T, C, WARPS)
     token = gl.minimum(gl.arange(0, T, layout=gl.SliceLayout(1, L)), M - 1)
-    k = (unit % k_units) * BK + gl.arange(0, BK, layout=gl.SliceLayout(0, L))
-    return gl.load(x + (token * x_stride)[:, None] + k[None, :])
-
-
-@gluon.jit
-def _placed(value, T: gl.constexpr, C: gl.constexpr):
-    """Activations in the order of the weights' places."""
-    parts = gl.reshape(value, (T, C, 4, 4, 4, 2))
-    return gl.reshape(gl.permute(parts, (0, 1, 3, 4, 2, 5)), (T, 128 * C))
+    place = gl.arange(0, 128 * C, layout=gl.SliceLayout(0, L))
+    # place 32i + 8p + 2t + e of 128 is that of code 32t + 8i + 2p + e
+    inner = (place // 2 % 4) * 32 + (place // 32 % 4) * 8 + (place // 8 % 4) * 2 + place % 2
+    k = (unit % k_units) * (128 * C) + place // 128 * 128 + inner
+    at = (token * x_stride)[:, None] + k[None, :]
+    at = gl.max_contiguous(gl.multiple_of(at, [1, 2]), [1, 2])
+    _begin_copy(x_ring.index(slot), x + at)
 
 
 @gluon.jit
@@ -448,35 +447,36 @@ def stream(
     if mins is not None:
         m_ring = gl.allocate_shared_memory(gl.float16, [STAGES, BN, S], PLAIN)
     XS: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    x_ring = gl.allocate_shared_memory(HALF, [2, T, BK], XS)
+    x_ring = gl.allocate_shared_memory(HALF, [STAGES, T, BK], XS)
     for i in gl.static_range(STAGES - 1):
         if first + i < last:
             _copy(
                 first + i, i, w_ring, s_ring, m_ring, w, scales, mins, N, half, k_units, words,
                 scale_columns, GATED, BN, BK, S, WARPS,
             )  # fmt: skip
-        async_copy.commit_group()
     if EARLY:
         gl.inline_asm_elementwise(
             "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0",
             "=r", [], dtype=gl.int32, is_pure=False, pack=1,
         )  # fmt: skip
+    for i in gl.static_range(STAGES - 1):
+        if first + i < last:
+            _copy_x(first + i, i, x_ring, x, M, k_units, x_stride, T, C, WARPS)
+        async_copy.commit_group()  # the first one has all weights so far, too
     acc = gl.zeros([BN, T], gl.float32, ACC)
-    coming = _load_x(first, x, M, k_units, x_stride, T, BK, WARPS)
     for unit in range(first, last):
         tile = unit // k_units
         step = unit - tile * k_units
         done = unit - first
         # What the step before has read is free again.
         if unit + STAGES - 1 < last:
+            free = (done + STAGES - 1) % STAGES
             _copy(
-                unit + STAGES - 1, (done + STAGES - 1) % STAGES, w_ring, s_ring, m_ring,
+                unit + STAGES - 1, free, w_ring, s_ring, m_ring,
                 w, scales, mins, N, half, k_units, words, scale_columns, GATED, BN, BK, S, WARPS,
             )  # fmt: skip
+            _copy_x(unit + STAGES - 1, free, x_ring, x, M, k_units, x_stride, T, C, WARPS)
         async_copy.commit_group()
-        x_slot = x_ring.index(done % 2)
-        x_slot.store(_placed(coming, T, C))
-        fence_async_shared()
         async_copy.wait_group(STAGES - 1)
         slot = done % STAGES
         words_here = w_ring.index(slot)
@@ -486,7 +486,7 @@ def stream(
         min_b = None
         if mins is not None:
             min_a, min_b = _by_group(m_ring.index(slot), BN, C, S, WARPS)
-        coming = _load_x(gl.minimum(unit + 1, last - 1), x, M, k_units, x_stride, T, BK, WARPS)
+        x_slot = x_ring.index(slot)
         word = words_here.slice(0, 16, dim=1).load(LW)
         x_block = x_slot.slice(0, 128, dim=1)
         acc, operand = _multiply(
