@@ -305,22 +305,14 @@ def _left(
 
 @gluon.jit
 def _multiply(
-    words, scale, minimum, x_block, acc, use_acc, before,
+    word, scale, minimum, x_slot, acc, use_acc, FIRST: gl.constexpr,
     ZERO: gl.constexpr, BRAIN: gl.constexpr, BN: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
-    """Adds the products of 128 codes a row; the last of them may be under way. Codes are decoded
-    while the matrix unit is busy with those before: `before` is the operand it may still read."""
-    first, last = _halves(gl.reshape(words, (BN, 4, 4)), BN, 4, 2)
-    a = _left(first, scale, minimum, ZERO, BRAIN, BN, ACC)
-    acc = warpgroup_mma(
-        a, x_block.slice(0, 64, dim=1).permute((1, 0)), acc, use_acc=use_acc, is_async=True
-    )
-    if before is not None:
-        acc = warpgroup_mma_wait(1, deps=(acc, before))[0]
-    b = _left(last, scale, minimum, ZERO, BRAIN, BN, ACC)
-    acc = warpgroup_mma(b, x_block.slice(64, 64, dim=1).permute((1, 0)), acc, is_async=True)
-    acc = warpgroup_mma_wait(1, deps=(acc, a))[0]
-    return acc, b
+    """Begins to add the products of 64 codes a row, from place FIRST of a step: (sums under way,
+    the operand that the matrix unit reads from registers)."""
+    operand = _left(word, scale, minimum, ZERO, BRAIN, BN, ACC)
+    right = x_slot.slice(FIRST, 64, dim=1).permute((1, 0))
+    return warpgroup_mma(operand, right, acc, use_acc=use_acc, is_async=True), operand
 
 
 @gluon.jit
@@ -468,7 +460,23 @@ def stream(
         tile = unit // k_units
         step = unit - tile * k_units
         done = unit - first
-        # What the step before has read is free again.
+        async_copy.wait_group(STAGES - 2)
+        slot = done % STAGES
+        x_slot = x_ring.index(slot)
+        LW: gl.constexpr = _words_layout(BN, WARPS)
+        word = w_ring.index(slot).slice(0, 16, dim=1).load(LW)
+        w0, w1 = _halves(gl.reshape(word, (BN, 4, 4)), BN, 4, 2)
+        if C == 2:
+            word = w_ring.index(slot).slice(16, 16, dim=1).load(LW)
+            w2, w3 = _halves(gl.reshape(word, (BN, 4, 4)), BN, 4, 2)
+        scale_a, scale_b = _by_group(s_ring.index(slot), BN, C, S, WARPS)
+        min_a = None
+        min_b = None
+        if mins is not None:
+            min_a, min_b = _by_group(m_ring.index(slot), BN, C, S, WARPS)
+        acc, a = _multiply(w0, scale_a, min_a, x_slot, acc, step > 0, 0, ZERO, BRAIN, BN, ACC)
+        # From here on the matrix unit has work while the rest is prepared. All have read what the
+        # step before needed, so that its places are free.
         if unit + STAGES - 1 < last:
             free = (done + STAGES - 1) % STAGES
             _copy(
@@ -477,28 +485,13 @@ def stream(
             )  # fmt: skip
             _copy_x(unit + STAGES - 1, free, x_ring, x, M, k_units, x_stride, T, C, WARPS)
         async_copy.commit_group()
-        async_copy.wait_group(STAGES - 1)
-        slot = done % STAGES
-        words_here = w_ring.index(slot)
-        LW: gl.constexpr = _words_layout(BN, WARPS)
-        scale_a, scale_b = _by_group(s_ring.index(slot), BN, C, S, WARPS)
-        min_a = None
-        min_b = None
-        if mins is not None:
-            min_a, min_b = _by_group(m_ring.index(slot), BN, C, S, WARPS)
-        x_slot = x_ring.index(slot)
-        word = words_here.slice(0, 16, dim=1).load(LW)
-        x_block = x_slot.slice(0, 128, dim=1)
-        acc, operand = _multiply(
-            word, scale_a, min_a, x_block, acc, step > 0, None, ZERO, BRAIN, BN, ACC
-        )
+        acc, b = _multiply(w1, scale_a, min_a, x_slot, acc, True, 64, ZERO, BRAIN, BN, ACC)
         if C == 2:
-            word = words_here.slice(16, 16, dim=1).load(LW)
-            x_block = x_slot.slice(128, 128, dim=1)
-            acc, operand = _multiply(
-                word, scale_b, min_b, x_block, acc, True, operand, ZERO, BRAIN, BN, ACC
-            )
-        acc = warpgroup_mma_wait(0, deps=(acc, operand))[0]
+            acc = warpgroup_mma_wait(1, deps=(acc, a))[0]
+            acc, a = _multiply(w2, scale_b, min_b, x_slot, acc, True, 128, ZERO, BRAIN, BN, ACC)
+            acc = warpgroup_mma_wait(1, deps=(acc, b))[0]
+            acc, b = _multiply(w3, scale_b, min_b, x_slot, acc, True, 192, ZERO, BRAIN, BN, ACC)
+        acc = warpgroup_mma_wait(0, deps=(acc, a, b))[0]
         if (step == k_units - 1) | (unit == last - 1):
             if tile * k_units >= first:
                 found = acc
