@@ -103,6 +103,8 @@ def execute(text: str, registers: dict[str, np.ndarray]) -> None:
                 low, high = target.strip("{ ").split(", ")
                 word = value(source.strip())
                 registers[low], registers[high] = word & U32(0xFFFF), word >> U32(16)
+            elif "{" not in source:
+                registers[target] = value(source.strip())
             else:
                 low, high = source.strip("{} ").split(", ")
                 registers[target] = (value(low) & U32(0xFFFF)) | (value(high) << U32(16))

@@ -1,0 +1,257 @@
+"""Runs kernels written in Gluon as NumPy on the CPU: layouts say nothing here, and programs run one
+after another. Asynchronous copies happen when they are waited for, and not before; what they are
+about to overwrite is poisoned where they begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import triton
+from asm_emulator import execute
+
+from pumice.operators.triton.plan import Launch
+
+_WORD = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """A block of values, as kernels use it."""
+
+    @property
+    def type(self) -> Any:
+        return SimpleNamespace(layout=None)
+
+    def to(self, dtype: Any) -> Tensor:
+        return _tensor(self.astype(dtype))
+
+
+def _tensor(values: Any) -> Tensor:
+    return np.asarray(values).view(Tensor)
+
+
+class Pointer:
+    """Places in a flat array."""
+
+    def __init__(self, memory: np.ndarray, place: Any = 0) -> None:
+        self.memory, self.place = memory, np.asarray(place, np.int64)
+
+    def __add__(self, offset: Any) -> Pointer:
+        return Pointer(self.memory, self.place + np.asarray(offset, np.int64))
+
+    @property
+    def dtype(self) -> Any:
+        return SimpleNamespace(element_ty=self.memory.dtype)
+
+    def read(self, mask: Any = None, other: Any = 0) -> Tensor:
+        place, wanted = np.broadcast_arrays(self.place, True if mask is None else mask)
+        assert (place[wanted] >= 0).all() and (place[wanted] < self.memory.size).all()
+        values = self.memory[np.where(wanted, place, 0)]
+        return _tensor(np.where(wanted, values, np.asarray(other, values.dtype)))
+
+    def write(self, values: Any, mask: Any = None) -> None:
+        place, wanted = np.broadcast_arrays(self.place, True if mask is None else mask)
+        assert (place[wanted] >= 0).all() and (place[wanted] < self.memory.size).all()
+        self.memory[place[wanted]] = np.broadcast_to(np.asarray(values), place.shape)[wanted]
+
+
+class Shared:
+    """Shared memory, or a part of it."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def index(self, place: Any) -> Shared:
+        return Shared(self.values[int(place)])
+
+    def slice(self, start: int, length: int, dim: int = 0) -> Shared:
+        return Shared(self.values[(slice(None),) * dim + (slice(start, start + length),)])
+
+    def permute(self, order: Any) -> Shared:
+        return Shared(self.values.transpose(order))
+
+    def load(self, layout: Any = None) -> Tensor:
+        return _tensor(self.values.copy())
+
+    def store(self, values: Any) -> None:
+        self.values[...] = values
+
+
+def _poison(values: np.ndarray) -> None:
+    values[...] = np.frombuffer(b"\xff" * values.itemsize, values.dtype)[0]  # NaN of floats
+
+
+class Language:
+    """What stands for `gluon.language` and its parts for Hopper, in one program of a grid."""
+
+    float16, bfloat16, float32 = np.float16, ml_dtypes.bfloat16, np.float32
+    int32, int64 = np.int32, np.int64
+    constexpr = staticmethod(lambda value: value)
+    exp, minimum, maximum = np.exp, np.minimum, np.maximum
+    reshape, expand_dims = staticmethod(np.reshape), staticmethod(np.expand_dims)
+    static_range = range
+
+    def __init__(self, program: int, programs: int) -> None:
+        self.program, self.programs = program, programs
+        self.begun: list[Callable[[], None]] = []
+        self.groups: list[list[Callable[[], None]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("Layout"):
+            return lambda *_, **__: None
+        raise AttributeError(f"the NumPy form of Gluon does not know {name!r}")
+
+    def program_id(self, axis: int) -> int:
+        return self.program if axis == 0 else 0
+
+    def num_programs(self, axis: int) -> int:
+        return self.programs if axis == 0 else 1
+
+    def arange(self, start: int, end: int, layout: Any = None) -> Tensor:
+        return _tensor(np.arange(start, end))
+
+    def zeros(self, shape: Any, dtype: Any, layout: Any = None) -> Tensor:
+        return self.full(shape, 0, dtype)
+
+    def full(self, shape: Any, value: Any, dtype: Any, layout: Any = None) -> Tensor:
+        return _tensor(np.full(shape, value, dtype))
+
+    def permute(self, value: Any, order: Any) -> Tensor:
+        return _tensor(value.transpose(order))
+
+    def join(self, a: Any, b: Any) -> Tensor:
+        return _tensor(np.stack([a, b], -1))
+
+    def split(self, value: Any) -> tuple[Tensor, Tensor]:
+        assert value.shape[-1] == 2
+        return _tensor(value[..., 0]), _tensor(value[..., 1])
+
+    def convert_layout(self, value: Any, layout: Any, assert_trivial: bool = False) -> Any:
+        return value
+
+    def multiple_of(self, value: Any, multiples: Any) -> Any:
+        for axis, multiple in enumerate(multiples):
+            first = np.asarray(value).take(range(0, value.shape[axis], multiple), axis)
+            assert (first % multiple == 0).all()
+        return value
+
+    def max_contiguous(self, value: Any, counts: Any) -> Any:
+        for axis, count in enumerate(counts):
+            parts = np.moveaxis(np.asarray(value), axis, -1).reshape(-1, count)
+            assert (np.diff(parts) == 1).all()
+        return value
+
+    def load(self, pointer: Pointer, mask: Any = None, other: Any = 0, **_: Any) -> Tensor:
+        return pointer.read(mask, other)
+
+    def store(self, pointer: Pointer, value: Any, mask: Any = None, **_: Any) -> None:
+        pointer.write(value, mask)
+
+    def atomic_xchg(self, pointer: Pointer, value: Any, **_: Any) -> Any:
+        before = pointer.read()
+        pointer.write(value)
+        return before
+
+    def atomic_cas(self, pointer: Pointer, expected: Any, value: Any, **_: Any) -> Any:
+        before = pointer.read()
+        assert before == expected, "waits for a program that comes later"
+        pointer.write(value)
+        return before
+
+    def inline_asm_elementwise(
+        self, asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: bool, pack: int
+    ) -> Any:
+        if not args:
+            return None
+        text, several = getattr(asm, "value", asm), isinstance(dtype, tuple)
+        types = dtype if several else (dtype,)
+        given = np.broadcast_arrays(*args)
+        registers = {
+            f"${len(types) + i}": (
+                value.astype(np.int64).astype(np.uint32)
+                if value.dtype.kind in "iu"
+                else np.ascontiguousarray(value).view(_WORD[value.itemsize]).astype(np.uint32)
+            )
+            for i, value in enumerate(given)
+        }
+        execute(text, registers)
+        found = []
+        for i, kind in enumerate(types):
+            word = _WORD[np.dtype(kind).itemsize]
+            bits = np.ascontiguousarray(np.broadcast_to(registers[f"${i}"], given[0].shape))
+            found.append(_tensor(bits.astype(word).view(kind).reshape(given[0].shape)))
+        return tuple(found) if several else found[0]
+
+    def allocate_shared_memory(self, dtype: Any, shape: Any, layout: Any) -> Shared:
+        values = np.empty(shape, dtype)
+        _poison(values)
+        return Shared(values)
+
+    def begin_copy(self, shared: Shared, pointer: Pointer) -> None:
+        assert shared.values.shape == pointer.place.shape
+        _poison(shared.values)
+        self.begun.append(lambda: shared.store(pointer.read()))
+
+    def commit_group(self) -> None:
+        self.groups.append(self.begun)
+        self.begun = []
+
+    def wait_group(self, count: int) -> None:
+        while len(self.groups) > count:
+            for copy in self.groups.pop(0):
+                copy()
+
+    def warpgroup_mma(
+        self, a: Any, b: Shared, acc: Any, use_acc: Any = True, is_async: bool = False
+    ) -> Tensor:
+        product = a.astype(np.float32) @ b.values.astype(np.float32)
+        return _tensor(product + acc if use_acc else product)
+
+    def warpgroup_mma_wait(self, count: int, deps: Any) -> Any:
+        return deps
+
+
+def _called(function: Any, *args: Any, **named: Any) -> Any:
+    return function.fn(*args, **named)
+
+
+@contextmanager
+def _replaced(module: dict[str, Any], language: Language) -> Iterator[None]:
+    """A kernel's module with NumPy in Gluon's place."""
+    stands = {
+        "gl": language, "async_copy": language, "warpgroup_mma": language.warpgroup_mma,
+        "warpgroup_mma_wait": language.warpgroup_mma_wait, "_begin_copy": language.begin_copy,
+        "_barrier": lambda: None,
+    }  # fmt: skip
+    before = {name: module[name] for name in stands if name in module}
+    jit = triton.runtime.jit.JITFunction
+    call = jit.__call__
+    module.update({name: stands[name] for name in before})
+    jit.__call__ = _called
+    try:
+        yield
+    finally:
+        jit.__call__ = call
+        module.update(before)
+
+
+def run(launch: Launch, arrays: Mapping[str, np.ndarray]) -> None:
+    """One launch over arrays, changed in place. A named tensor is given as it lies in memory, in C
+    order without gaps."""
+    for program in range(launch.grid[0]):
+        language = Language(program, launch.grid[0])
+        arguments = {
+            name: Pointer(arrays[value].reshape(-1)) if isinstance(value, str) else value
+            for name, value in launch.arguments.items()
+        }
+        with (
+            _replaced(launch.kernel.fn.__globals__, language),
+            np.errstate(all="ignore"),
+        ):
+            launch.kernel.fn(**arguments, **launch.constants)
+
