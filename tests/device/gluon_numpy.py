@@ -157,6 +157,11 @@ class Language:
         pointer.write(value)
         return before
 
+    def atomic_add(self, pointer: Pointer, value: Any, **_: Any) -> Any:
+        before = pointer.read()
+        pointer.write(before + value)
+        return before
+
     def atomic_cas(self, pointer: Pointer, expected: Any, value: Any, **_: Any) -> Any:
         before = pointer.read()
         assert before == expected, "waits for a program that comes later"

@@ -63,14 +63,14 @@ def stream_configs(problem: Problem, target: Target) -> list[Config]:
     """What fits the target's shared memory, with and without an early begin."""
     tokens, k = tokens_of(problem), problem["x"].shape[1]
     group = int(problem.attrs["group"])
+    arrays = 2 if "mins" in problem else 1  # scales, and minima
     found: list[Config] = []
     for rows, blocks, stages, warps, units in _SHAPES[tokens]:
         scales = 128 * blocks // group
         if k % (128 * blocks) or scales < 2:
             continue
-        stage = rows * (64 * blocks + 2 * scales * (2 if "mins" in problem else 1))
-        shared = stages * stage + 2 * tokens * 256 * blocks + 1024
-        if shared * units > target.shared_bytes:
+        shared = stages * (rows * (64 * blocks + 2 * scales * arrays) + 256 * tokens * blocks)
+        if (shared + 1024) * units > target.shared_bytes:
             continue
         values = (("rows", rows), ("blocks", blocks), ("stages", stages), ("warps", warps))
         found.append({**dict(values), "units": units, "early": 1})
@@ -115,7 +115,7 @@ def stream_plan(problem: Problem, target: Target, config: Config) -> Plan:
     )  # fmt: skip
     workspaces = {
         "partial": TensorSpec((programs, rows, tokens), "float32"),
-        "flags": TensorSpec((programs,), "int32"),
+        "flags": TensorSpec((tiles,), "int32"),
     }
     flags = frozenset({"flags"})
     return Plan((launch,), workspaces, flags, flags)

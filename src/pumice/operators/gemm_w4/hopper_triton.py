@@ -324,39 +324,46 @@ def _here(value):
     )
 
 
+@gluon.constexpr_function
+def _at_once(BN, T, WARPS):
+    """How many partial sums of a tile a thread has room for."""
+    return max(1, min(8, 32 * 32 * WARPS // (BN * T)))
+
+
 @gluon.jit
 def _add_others(
     acc, tile, mine, partial, flags, total, k_units,
-    BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr,
+    BN: gl.constexpr, T: gl.constexpr, WARPS: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
-    """What other programs found for a tile that this one began."""
-    count = gl.num_programs(0)
-    end = (tile + 1) * k_units
+    """What other programs found for a tile that this one began, in their order."""
+    AT_ONCE: gl.constexpr = _at_once(BN, T, WARPS)
+    final = ((tile + 1) * k_units * gl.num_programs(0) - 1) // total  # has the tile's last step
+    others = final - mine
+    seen = gl.atomic_cas(flags + tile, others, 0, sem="acquire", scope="gpu")
+    while seen != others:
+        seen = gl.atomic_cas(flags + tile, others, 0, sem="acquire", scope="gpu")
     n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
     m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
     place = n[:, None] * T + m[None, :]
-    other = mine + 1
-    while other * total // count < end:
-        seen = gl.atomic_cas(flags + other, 1, 0, sem="acquire", scope="gpu")
-        while seen != 1:
-            seen = gl.atomic_cas(flags + other, 1, 0, sem="acquire", scope="gpu")
-        found = partial + _here(other) * (BN * T)
-        acc += gl.load(found + place, cache_modifier=".cg")
-        other += 1
+    for other in range(mine + 1, final + 1, AT_ONCE):
+        for i in gl.static_range(AT_ONCE):
+            found = partial + _here(other + i) * (BN * T)
+            given = (place >= 0) & (other + i <= final)
+            acc += gl.load(found + place, mask=given, other=0.0, cache_modifier=".cg")
     return acc
 
 
 @gluon.jit
 def _give(
-    acc, mine, partial, flags, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr
+    acc, tile, mine, partial, flags, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr
 ):
+    """This program's sums for a tile that another one began."""
     n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
     m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
-    place = n[:, None] * T + m[None, :]
     own = partial + _here(mine) * (BN * T)
-    gl.store(own + place, acc)
+    gl.store(own + (n[:, None] * T + m[None, :]), acc)
     _barrier()
-    gl.atomic_xchg(flags + mine, 1, sem="release", scope="gpu")
+    gl.atomic_add(flags + tile, 1, sem="release", scope="gpu")
 
 
 @gluon.jit
@@ -400,7 +407,7 @@ def stream(
     residual,
     out,
     partial,  # float32[programs, BN, T]
-    flags,  # int32[programs], zero, and zero again afterwards
+    flags,  # int32[tiles], zero, and zero again afterwards
     M,
     N,
     half,  # rows of gate, where up follows
@@ -497,11 +504,11 @@ def stream(
                 found = acc
                 if step < k_units - 1:
                     found = _add_others(
-                        found, tile, mine, partial, flags, total, k_units, BN, T, ACC
+                        found, tile, mine, partial, flags, total, k_units, BN, T, WARPS, ACC
                     )
                 _finish(
                     found, tile, bias, residual, out, M, N, half, residual_stride, out_stride,
                     GATED, BN, T, ACC,
                 )  # fmt: skip
             else:
-                _give(acc, mine, partial, flags, BN, T, ACC)
+                _give(acc, tile, mine, partial, flags, BN, T, ACC)

@@ -140,11 +140,19 @@ def bench_problem(
 
 # Llama-2-7B: q·k·v, o, gate·up, down, head.
 LLAMA2_7B = ((12288, 4096), (4096, 4096), (22016, 4096), (4096, 11008), (32000, 4096))
+LLAMA3_8B = ((6144, 4096), (28672, 4096), (4096, 14336), (128256, 4096))
+LLAMA2_13B = ((15360, 5120), (5120, 5120), (27648, 5120), (5120, 13824))
 BENCH = (
     *(bench_problem(1, n, k) for n, k in LLAMA2_7B),
     *(bench_problem(1, n, k, packing="rows") for n, k in LLAMA2_7B),
     *(bench_problem(m, n, k) for m in (4, 8, 16, 64) for n, k in LLAMA2_7B[:4]),
-    *(bench_problem(m, n, k, packing="rows") for m in (2, 4, 8) for n, k in LLAMA2_7B[:4]),
+    *(
+        bench_problem(m, n, k, packing="rows")
+        for m in (2, 4, 8, 16, 32, 64, 128)
+        for n, k in LLAMA2_7B
+    ),
+    *(bench_problem(m, n, k, packing="rows") for m in (8, 32, 64) for n, k in LLAMA3_8B),
+    *(bench_problem(m, n, k, packing="rows") for m in (8, 32, 64) for n, k in LLAMA2_13B),
     bench_problem(1, 6144, 4096, dtype="bfloat16", packing="rows"),
     *(bench_problem(1, n, k, 128, "zeros", packing="rows") for n, k in LLAMA2_7B[:4]),
     *(bench_problem(1, n, k, 32, "mins", packing="rows") for n, k in LLAMA2_7B[:4]),
