@@ -1,5 +1,5 @@
-"""The machine code of the 4-bit kernel for Hopper: weights from registers to the matrix unit without
-passing between threads, copies that are asynchronous, nothing spilled."""
+"""The machine code of the 4-bit kernel for Hopper: weights reach the matrix unit from registers,
+without passing between threads; copies are asynchronous, and nothing is spilled."""
 
 from __future__ import annotations
 

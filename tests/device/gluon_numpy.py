@@ -259,4 +259,3 @@ def run(launch: Launch, arrays: Mapping[str, np.ndarray]) -> None:
             np.errstate(all="ignore"),
         ):
             launch.kernel.fn(**arguments, **launch.constants)
-

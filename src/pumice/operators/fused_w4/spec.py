@@ -158,7 +158,11 @@ BENCH = (
     *(row for m in (2, 4) for row in _layer(m, 4096, 12288, 11008)),
     *(bench_problem(m, n, 4096) for m in (2, 4, 8) for n in (12288, 22016)),
     *(bench_problem(m, 22016, 4096, "silu") for m in (2, 4, 8, 16, 32, 64, 128)),
-    *(bench_problem(m, n, k, "silu") for m in (8, 32, 64) for n, k in ((28672, 4096), (27648, 5120))),
+    *(
+        bench_problem(m, n, k, "silu")
+        for m in (8, 32, 64)
+        for n, k in ((28672, 4096), (27648, 5120))
+    ),
     bench_problem(8, 4096, 4096, "residual"),
 )
 

@@ -136,9 +136,7 @@ class Persistent:
         if (reason := fused_reason(problem, target)) is not None:
             return reason
         m = problem["x"].shape[0]
-        most, does = (
-            (MOST_NORMED, " are normed") if "norm_weight" in problem else (MOST_TOKENS, "")
-        )
+        most, does = (MOST_NORMED, " are normed") if "norm_weight" in problem else (MOST_TOKENS, "")
         if m > most:
             return f"fused_w4: {m} tokens; at most {most}{does} here"
         if not self.configs(problem, target):

@@ -49,7 +49,10 @@ def stream_reason(problem: Problem, target: Target) -> str | None:
     if not LEAST_TOKENS <= m <= MOST_TOKENS:
         return f"{name}: {m} tokens; {LEAST_TOKENS} to {MOST_TOKENS} here"
     if k % 128 or group not in _GROUPS or (group == 128 and k % 256):
-        return f"{name}: K = {k} in groups of {group}; K must be a multiple of 128 (of 256 in groups of 128), and groups {_GROUPS}"
+        return (
+            f"{name}: K = {k} in groups of {group}; K must be a multiple of 128 (of 256 in groups "
+            f"of 128), and groups are {_GROUPS}"
+        )
     if not x.aligned or x.stride[0] % 8:
         return f"{name}: this kernel needs rows of x aligned to 16 bytes"
     if not problem["scales"].aligned or ("mins" in problem and not problem["mins"].aligned):

@@ -162,9 +162,7 @@ def _x_layout(T, C, WARPS):
     more += [[0, 128 << i] for i in range((C - 1).bit_length())]
     more += [[8 << i, 0] for i in range((T // 8 - 1).bit_length())]
     wide = (WARPS - 1).bit_length()
-    return gl.DistributedLinearLayout(
-        [[0, 1], *more[wide:]], lanes, more[:wide], [], [T, 128 * C]
-    )
+    return gl.DistributedLinearLayout([[0, 1], *more[wide:]], lanes, more[:wide], [], [T, 128 * C])
 
 
 @gluon.constexpr_function
@@ -174,9 +172,7 @@ def _copy_layout(COLUMNS, VECTOR, WARPS):
 
 
 @gluon.jit
-def _tile_rows(
-    tile, N, half, GATED: gl.constexpr, BN: gl.constexpr, layout: gl.constexpr
-):
+def _tile_rows(tile, N, half, GATED: gl.constexpr, BN: gl.constexpr, layout: gl.constexpr):
     """Rows of the weights, the last one beyond N. GATED: eight of gate, eight of up in turns."""
     r = gl.arange(0, BN, layout=layout)
     if GATED:
@@ -354,9 +350,7 @@ def _add_others(
 
 
 @gluon.jit
-def _give(
-    acc, tile, mine, partial, flags, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr
-):
+def _give(acc, tile, mine, partial, flags, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr):
     """This program's sums for a tile that another one began."""
     n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
     m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
