@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "pumice"
 
-_BASE = frozenset({"_version", "errors", "dtypes", "artifact", "files", "processes"})
+_BASE = frozenset({"_version", "errors", "dtypes", "artifact", "files", "processes", "event_loop"})
 _OPERATORS = _BASE | {"targets", "quantization", "binary", "operators"}
 # `text` turns a file's vocabulary into the artifact's tokenizer.json, and reads that again.
 _BUILD = _OPERATORS | {"tuning", "models", "weights", "compiler", "text"}
@@ -32,6 +32,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "artifact": frozenset({"errors"}),
     "files": frozenset({"errors"}),
     "processes": frozenset(),
+    "event_loop": frozenset(),
     "targets": _BASE,
     "binary": _BASE | {"targets"},
     "emulator": _BASE | {"targets", "binary"},
@@ -68,7 +69,8 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "tinygrad": ("emulator",),
     "triton": ("operators.triton.build", "compiler.gpu", "torch", "bench.operators", "cli.gpu"),
     "matplotlib": ("bench.plot", "bench.serving_plot", "bench.operators.table"),
-    "httpx": ("bench.serving_client",),
+    "httptools": ("bench.http_client", "server"),
+    "uvloop": ("event_loop",),
     "llguidance": ("engine.grammar_matcher",),
     "typer": ("cli",),
     "fastapi": ("server",),

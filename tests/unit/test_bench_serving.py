@@ -111,7 +111,7 @@ def test_what_goes_wrong_is_counted() -> None:
 def test_nobody_there() -> None:
     endpoint = Endpoint("http://127.0.0.1:9", "m", timeout=5)
     measured = asyncio.run(measure(endpoint, Point(concurrency=1), [Prompt("x", 1)], seed=0))
-    assert measured.errors == {"ConnectError": 1}
+    assert measured.errors == {"ConnectionRefusedError": 1}
     with pytest.raises(DeviceError, match="no request of the warm-up"):
         asyncio.run(warm_up(endpoint, [Prompt("x", 1)]))
     with pytest.raises(DeviceError, match="does not answer"):

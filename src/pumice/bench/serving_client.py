@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pumice.bench.http_client import Answer, Client
 from pumice.bench.serving import Outcome, Prompt
 from pumice.errors import DeviceError, UsageError
-
-if TYPE_CHECKING:
-    import httpx
 
 ENDPOINTS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
@@ -34,18 +32,12 @@ class Endpoint:
         if not self.timeout > 0:
             raise UsageError(f"--timeout is {self.timeout:g}; it must be above 0 seconds")
 
-    def client(self) -> httpx.AsyncClient:
-        """A client with as many connections as there are requests."""
-        import httpx
-
+    def client(self) -> Client:
+        """A client with as many connections as there are requests at a time."""
         headers = {"Accept-Encoding": "identity"}
         if self.api_key:
             headers["Authorization"] = f"Bearer {self.api_key}"
-        return httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=self.timeout,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=False,
-        )  # fmt: skip
+        return Client(self.url, headers, self.timeout)
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
         """A request's JSON."""
@@ -68,48 +60,40 @@ def server_url(text: str) -> str:
 
 async def first_model(endpoint: Endpoint) -> str:
     """The first model that a server offers."""
-    import httpx
-
     async with endpoint.client() as client:
-        try:
-            answer = await client.get("/v1/models")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise DeviceError(
-                f"{endpoint.url} does not answer: {error or type(error).__name__}",
-                hint="`pumice serve` starts a server; without a URL the benchmark starts its own.",
-            ) from None
-    if answer.status_code != 200:
+        answer = await client.request("GET", "/v1/models")
+    if not answer.whole:
+        raise DeviceError(
+            f"{endpoint.url} does not answer: {answer.error}",
+            hint="`pumice serve` starts a server; without a URL the benchmark starts its own.",
+        )
+    if answer.status != 200:
         raise DeviceError(f"{endpoint.url}/v1/models: {_reason(answer)}")
     try:
-        return str(answer.json()["data"][0]["id"])
+        return str(json.loads(answer.body)["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError):
         raise DeviceError(f"{endpoint.url}/v1/models names no model; --model does") from None
 
 
-async def ask(client: httpx.AsyncClient, endpoint: Endpoint, prompt: Prompt) -> Outcome:
+async def ask(client: Client, endpoint: Endpoint, prompt: Prompt) -> Outcome:
     """Sends a prompt and reads the answer. Whatever goes wrong is in the outcome."""
-    import httpx
-
+    body = json.dumps(endpoint.body(prompt)).encode()
     outcome = Outcome(time.perf_counter())
+    answer = await client.request("POST", ENDPOINTS[endpoint.kind], body)
+    outcome.end = time.perf_counter()
+    if answer.status not in (0, 200):
+        outcome.error = _reason(answer)
+        return outcome
     try:
-        path = ENDPOINTS[endpoint.kind]
-        async with client.stream("POST", path, json=endpoint.body(prompt)) as answer:
-            if answer.status_code != 200:
-                await answer.aread()
-                outcome.error = _reason(answer)
-            else:
-                outcome.error = await _read(answer, outcome)
-    except httpx.HTTPError as error:
-        outcome.error = type(error).__name__
+        outcome.error = _read(answer, outcome)
     except (ValueError, KeyError, TypeError, AttributeError):
         outcome.error = "a chunk is not of OpenAI's shape"
-    outcome.end = time.perf_counter()
     return outcome
 
 
-async def _read(answer: httpx.Response, outcome: Outcome) -> str | None:
+def _read(answer: Answer, outcome: Outcome) -> str | None:
     """Reads a stream into an outcome; returns what is wrong with it."""
-    async for line, now in _lines(answer):
+    for line, now in _lines(answer):
         if not line.startswith(b"data:"):
             continue
         data = line[5:].strip()
@@ -130,26 +114,24 @@ async def _read(answer: httpx.Response, outcome: Outcome) -> str | None:
             if choice.get("text") or any(delta.get(part) for part in parts):
                 outcome.arrivals.append(now)
             outcome.finish_reason = choice.get("finish_reason") or outcome.finish_reason
-    return "the stream broke off"
+    return answer.error or "the stream broke off"
 
 
-async def _lines(answer: httpx.Response) -> AsyncIterator[tuple[bytes, float]]:
-    """Lines of a body with the time at which each was whole: what the client itself costs is taken
-    from the processors that the server runs on."""
-    rest = b""
-    async for part in answer.aiter_raw():
-        now = time.perf_counter()
+def _lines(answer: Answer) -> Iterator[tuple[bytes, float]]:
+    """Lines of a body with the time at which each was whole."""
+    rest, now = b"", 0.0
+    for now, part in answer.parts:
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             yield line, now
     if rest:
-        yield rest, time.perf_counter()
+        yield rest, now
 
 
-def _reason(answer: httpx.Response) -> str:
+def _reason(answer: Answer) -> str:
     """A refusal in a few words."""
     try:
-        message = str(answer.json()["error"]["message"])
+        message = str(json.loads(answer.body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         message = ""
-    return f"{answer.status_code} {message[:80]}".rstrip()
+    return f"{answer.status} {message[:80]}".rstrip()

@@ -214,9 +214,9 @@ def _measure(
     prompts: Sequence[Prompt], warmup: int, seed: int,
 ) -> tuple[list[Measurement], str]:  # fmt: skip
     """The measurements, and the model's name."""
-    import asyncio
     from dataclasses import replace
 
+    from pumice import event_loop
     from pumice.bench.serving_client import first_model
     from pumice.bench.serving_load import measure, warm_up
     from pumice.cli.console import note
@@ -239,7 +239,7 @@ def _measure(
             place += count
         return measurements, model
 
-    return asyncio.run(run())
+    return event_loop.run(run())
 
 
 def _show(
