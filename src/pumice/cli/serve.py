@@ -241,9 +241,9 @@ def _blocks(artifact: Path, context: int | None, cache_tokens: int | None) -> in
 
 
 def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> int:
-    import asyncio
     import signal
 
+    from pumice import event_loop
     from pumice.server.serve import serve
 
     address, port = sock.getsockname()[:2]
@@ -260,7 +260,7 @@ def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> i
             _say("warning: anybody who reaches this address may use it; --api-key asks for a key")
         _say(_example(url, settings), dim=False)
 
-    ended_by = asyncio.run(
+    ended_by = event_loop.run(
         serve(engine, settings, sock, model_info=_info(engine), on_start=started,
               on_drain=lambda: _say(f"ending; what runs has {settings.drain_timeout:g} s")),
     )  # fmt: skip

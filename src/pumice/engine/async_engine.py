@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, Any
 
@@ -27,21 +27,49 @@ if TYPE_CHECKING:
 Item = Delta | Exception
 
 
-class _Consumer:
-    """A coroutine's end of a request. `put` may be called from any thread. left: outputs that have
-    not finished; the thread's.
+class _Mailbox:
+    """A coroutine's end of a request: its loop's thread's, but for `left` (outputs that have not
+    finished), which is the engine's.
     """
 
     def __init__(self, outputs: int) -> None:
         self.left = outputs
-        self._loop = asyncio.get_running_loop()
-        self.queue: asyncio.Queue[Item] = asyncio.Queue()
+        self.loop = asyncio.get_running_loop()
+        self._items: deque[Item] = deque()
+        self._waiter: asyncio.Future[None] | None = None
 
     def put(self, item: Item) -> None:
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Item:
+        while not self._items:
+            self._waiter = self.loop.create_future()
+            await self._waiter
+        return self._items.popleft()
+
+
+Post = list[tuple[_Mailbox, Item]]
+
+
+def _post(letters: Post) -> None:
+    """Puts each item into its mailbox, from any thread. A call that wakes another thread's loop
+    costs as much as all that follows it, so there is one for all streams of a step.
+    """
+    loops: dict[asyncio.AbstractEventLoop, Post] = {}
+    for letter in letters:
+        loops.setdefault(letter[0].loop, []).append(letter)
+    for loop, part in loops.items():
         try:
-            self._loop.call_soon_threadsafe(self.queue.put_nowait, item)
+            loop.call_soon_threadsafe(_put_all, part)
         except RuntimeError:  # the loop is closed, so nobody waits
             pass
+
+
+def _put_all(letters: Post) -> None:
+    for mailbox, item in letters:
+        mailbox.put(item)
 
 
 class AsyncEngine:
@@ -52,7 +80,7 @@ class AsyncEngine:
 
     def __init__(self, engine: LLMEngine) -> None:
         self.engine = engine
-        self._consumers: dict[str, _Consumer] = {}  # the thread's
+        self._mailboxes: dict[str, _Mailbox] = {}  # the thread's
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._draining = self._closed = False
@@ -74,11 +102,11 @@ class AsyncEngine:
             raise EngineClosedError("the engine is closing and takes no more requests")
         group = await asyncio.to_thread(self.engine.prepare, prompt, params, **options)
         outputs = len(group.open)
-        consumer = _Consumer(outputs)
-        self._command(lambda: self._submit(group, consumer))
+        mailbox = _Mailbox(outputs)
+        self._command(lambda: self._submit(group, mailbox))
         try:
             while outputs:
-                item = await consumer.queue.get()
+                item = await mailbox.get()
                 if isinstance(item, Exception):
                     outputs = 0
                     raise item
@@ -86,7 +114,7 @@ class AsyncEngine:
                 yield item
         finally:
             if outputs and not self._closed:
-                self._command(lambda: self._cancel(group.request_id, consumer))
+                self._command(lambda: self._cancel(group.request_id, mailbox))
 
     async def embed(
         self,
@@ -166,12 +194,10 @@ class AsyncEngine:
             except Exception as error:  # tell all whose step it was, and be ready for others
                 self._fail(error)
                 continue
-            for delta in deltas:
-                self._deliver(delta)
+            self._deliver(deltas)
         self.engine.close()
         for request_id in self.engine.alive:
-            for done in self.engine.cancel(request_id):
-                self._deliver(last_delta(done))
+            self._deliver(map(last_delta, self.engine.cancel(request_id)))
         self._idle.set()
 
     def _take_commands(self) -> bool:
@@ -188,36 +214,41 @@ class AsyncEngine:
             command()
         return not closed
 
-    def _submit(self, group: SequenceGroup, consumer: _Consumer) -> None:
+    def _submit(self, group: SequenceGroup, mailbox: _Mailbox) -> None:
         try:
             if self._draining:
                 raise EngineClosedError("the engine is closing and takes no more requests")
             self.engine.submit(group)
         except Exception as error:  # who asked must be told, whatever it is
-            consumer.put(error)
+            _post([(mailbox, error)])
         else:
-            self._consumers[group.request_id] = consumer
+            self._mailboxes[group.request_id] = mailbox
 
-    def _cancel(self, request_id: str, consumer: _Consumer) -> None:
-        if self._consumers.get(request_id) is consumer:  # else it has finished already
-            del self._consumers[request_id]
+    def _cancel(self, request_id: str, mailbox: _Mailbox) -> None:
+        if self._mailboxes.get(request_id) is mailbox:  # else it has finished already
+            del self._mailboxes[request_id]
             self.engine.cancel(request_id)
 
-    def _deliver(self, delta: Delta) -> None:
-        consumer = self._consumers.get(delta.request_id)
-        if consumer is None:
-            return
-        consumer.left -= delta.completion is not None
-        if not consumer.left:
-            del self._consumers[delta.request_id]
-        consumer.put(delta)
+    def _deliver(self, deltas: Iterable[Delta]) -> None:
+        letters: Post = []
+        for delta in deltas:
+            mailbox = self._mailboxes.get(delta.request_id)
+            if mailbox is None:
+                continue
+            mailbox.left -= delta.completion is not None
+            if not mailbox.left:
+                del self._mailboxes[delta.request_id]
+            letters.append((mailbox, delta))
+        _post(letters)
 
     def _fail(self, error: Exception) -> None:
         for request_id in self.engine.alive:
             self.engine.cancel(request_id)
-        consumers, self._consumers = list(self._consumers.values()), {}
-        for consumer in consumers:
+        letters: Post = []
+        for mailbox in self._mailboxes.values():
             # One object in several tasks would collect all of their tracebacks.
             told = DeviceError(f"the step failed: {type(error).__name__}: {error}")
             told.__cause__ = error
-            consumer.put(told)
+            letters.append((mailbox, told))
+        self._mailboxes = {}
+        _post(letters)

@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_TIMEOUT = 10.0
+_MOST_HEAD = 64 << 10  # bytes of a request's head: the parser knows no bound
 
 
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """Ended when a request's head is not whole `head_timeout` seconds after the connection was made
     or the head began, and when what was written last is not taken in as much time.
     """
@@ -24,6 +25,8 @@ class Connection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._head_since: float | None = None
         self._closing_since: float | None = None
+        self._in_head = False
+        self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -31,11 +34,24 @@ class Connection(H11Protocol):
         self._check()
 
     def data_received(self, data: bytes) -> None:
+        went_on = self._in_head
         super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if went_on and self._in_head else 0
+        if self._head_bytes > _MOST_HEAD:
+            self._in_head = False
+            self.send_400_response("The request's head is too large.")
         if self._busy:
             self._head_since = None
         elif self._head_since is None:
             self._head_since = self.loop.time()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from pumice.server.settings import ServerSettings
 
 T = TypeVar("T")
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class ClientGone(Exception):
@@ -30,6 +32,20 @@ def sse(data: Mapping[str, Any] | str, event: str | None = None) -> str:
     """A server-sent event (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
     text = data if isinstance(data, str) else dumps(data)
     return f"event: {event}\ndata: {text}\n\n" if event else f"data: {text}\n\n"
+
+
+class Pattern:
+    """Pieces of a stream that differ in one text: what is around it is written once.
+
+    `fill` gives what `make` would: a piece for that text, which stands in it as a JSON string.
+    """
+
+    def __init__(self, make: Callable[[str], str]) -> None:
+        mark = uuid.uuid4().hex
+        self._before, self._after = make(mark).split(f'"{mark}"')
+
+    def fill(self, text: str) -> str:
+        return f"{self._before}{_quoted(text)}{self._after}"
 
 
 def json_answer(content: Any, headers: Mapping[str, str] | None = None) -> JSONResponse:

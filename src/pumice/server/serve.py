@@ -122,7 +122,6 @@ async def serve(
             server_header=False,
             timeout_keep_alive=max(1, round(settings.keep_alive)),
             timeout_graceful_shutdown=max(1, round(settings.drain_timeout + _AFTER_DRAIN)),
-            h11_max_incomplete_event_size=64 << 10,
         )
         server = Server(config, context)
         server.on_drain = on_drain

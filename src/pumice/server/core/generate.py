@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from pumice.server.core.parsing import Reader, reader_for
 from pumice.server.core.prompt import PromptIds, encode, too_long
 from pumice.server.errors import ApiError
 from pumice.server.metrics import Watch
-from pumice.server.parsers.events import Event
+from pumice.server.parsers.events import ContentDelta, Event
 from pumice.server.tally import TALLY
 
 
@@ -49,6 +49,19 @@ class Step:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     end: End | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether there is `text` and nothing else to tell but token ids."""
+        events = self.events
+        if len(events) != 1 or self.end is not None or self.logprobs:
+            return False
+        return type(events[0]) is ContentDelta
+
+    @property
+    def text(self) -> str:
+        """Content, of all events."""
+        return "".join([event.text for event in self.events if isinstance(event, ContentDelta)])
 
 
 @dataclass
@@ -105,10 +118,12 @@ class Steps:
     def __aiter__(self) -> Steps:
         return self
 
-    async def __anext__(self) -> Step:
+    def __anext__(self) -> Awaitable[Step]:
+        return self._steps.__anext__() if self._first is None else self._next()
+
+    async def _next(self) -> Step:
         first, self._first = self._first, None
-        if first is None:
-            return await anext(self._steps)
+        assert first is not None
         try:
             return await first
         except asyncio.CancelledError:

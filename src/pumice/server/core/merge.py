@@ -39,6 +39,10 @@ async def collect_all(generations: Sequence[Generation], choices: int) -> list[l
 
 async def merged(several: Sequence[Steps]) -> AsyncGenerator[tuple[int, Step], None]:
     """(which job, step). An error of one ends all; whoever made them closes them."""
+    if len(several) == 1:  # no task for each step
+        async for step in several[0]:
+            yield 0, step
+        return
     following: dict[asyncio.Future[Step], int] = {
         asyncio.ensure_future(anext(steps)): i for i, steps in enumerate(several)
     }

@@ -40,7 +40,7 @@ from pumice.server.protocols.openai_messages import ChatMessage, messages_of
 from pumice.server.protocols.openai_tools import ToolChoiceField, ToolDefinition, tools_of
 from pumice.server.protocols.openai_usage import usage_body
 from pumice.server.protocols.template import template_of
-from pumice.server.responses import Stream, json_answer, sse, unless_gone
+from pumice.server.responses import Pattern, Stream, json_answer, sse, unless_gone
 
 PATH = "/v1/chat/completions"
 
@@ -173,6 +173,7 @@ class _Answer:
         self._logprobs = bool(body.logprobs)
         options = body.stream_options
         self._usage_wanted = bool(options and options.include_usage)
+        self._patterns: dict[int, Pattern] = {}
 
     def whole(self, results: list[Result]) -> dict[str, Any]:
         choices = []
@@ -211,6 +212,9 @@ class _Answer:
             for index in range(self._job.n):
                 yield self._chunk(index, {"role": "assistant", "content": ""})
             async for step in self._generation.steps:
+                if step.is_text:
+                    yield self._text(step)
+                    continue
                 for chunk in self._chunks(step):
                     yield chunk
                 ends.append(step.end)
@@ -223,6 +227,14 @@ class _Answer:
         finally:
             await self._generation.steps.aclose()
         yield sse("[DONE]")
+
+    def _text(self, step: Step) -> str:
+        """The chunk of a step that is nothing but text, as nearly all are."""
+        pattern = self._patterns.get(step.index)
+        if pattern is None:
+            pattern = Pattern(lambda text: self._chunk(step.index, {"content": text}))
+            self._patterns[step.index] = pattern
+        return pattern.fill(step.text)
 
     def _chunks(self, step: Step) -> list[str]:
         deltas = [delta_of(event) for event in step.events]

@@ -22,7 +22,6 @@ from pumice.server.core.job import Job
 from pumice.server.core.merge import collect_all, merged, start_all
 from pumice.server.core.result import Result, Usage
 from pumice.server.errors import bad_request, body_of, from_exception, unsupported
-from pumice.server.parsers.events import ContentDelta
 from pumice.server.protocols.fields import (
     SamplingFields,
     check_choices,
@@ -35,7 +34,7 @@ from pumice.server.protocols.fields import (
 )
 from pumice.server.protocols.openai_format import ResponseFormat, StreamOptions, grammar_of
 from pumice.server.protocols.openai_usage import usage_body
-from pumice.server.responses import Stream, json_answer, sse, unless_gone
+from pumice.server.responses import Pattern, Stream, json_answer, sse, unless_gone
 
 PATH = "/v1/completions"
 _DEFAULT_TOKENS = 16  # OpenAI's
@@ -156,6 +155,7 @@ class _Answer:
         options = body.stream_options
         self._usage_wanted = bool(options and options.include_usage)
         self._offsets: dict[int, int] = {}
+        self._patterns: dict[int, Pattern] = {}
 
     async def release(self) -> None:
         for generation in self._generations:
@@ -187,7 +187,10 @@ class _Answer:
             async with aclosing(merged([g.steps for g in self._generations])) as steps:
                 async for p, step in steps:
                     index = p * self._count + step.index
-                    choice = self._choice(index, _text(step), step.end)
+                    if step.is_text:
+                        yield self._text(index, step.text)
+                        continue
+                    choice = self._choice(index, step.text, step.end)
                     if step.logprobs:
                         choice["logprobs"] = self._logprobs_of(index, list(step.logprobs))
                     if choice["text"] or choice["logprobs"] or step.end:
@@ -220,6 +223,14 @@ class _Answer:
             "finish_reason": None if end is None else end.reason,
             "stop_reason": None if end is None else end.stop,
         }
+
+    def _text(self, index: int, text: str) -> str:
+        """The chunk of a step that is nothing but text, as nearly all are."""
+        pattern = self._patterns.get(index)
+        if pattern is None:
+            pattern = Pattern(lambda text: self._chunk(self._choice(index, text, None)))
+            self._patterns[index] = pattern
+        return pattern.fill(text)
 
     def _chunk(self, choice: dict[str, Any]) -> str:
         chunk = self._head() | {"choices": [choice]}
@@ -256,7 +267,3 @@ class _Answer:
             offset += len(text)
         self._offsets[index] = offset
         return told
-
-
-def _text(step: Step) -> str:
-    return "".join(event.text for event in step.events if isinstance(event, ContentDelta))
