@@ -73,12 +73,14 @@ def decode(p: Problem) -> KernelSource:
     tile = Tile(p)
     with kernel(symbol, parameters) as k:
         total = T.alloc_buffer((1,), "int32")
+        ends = let(k["S"] * (p.heads * SPLITS * tile.partial))
         T.buffer_store(total, T.int32(0), [0])
         with T.serial(0, k["S"]) as s:
             T.buffer_store(total, total[0] + Split(p, k, s).count, [0])
+            T.buffer_store(k["workspace"], T.cast(total[0], "float32"), [ends + s])
         count = let(total[0])
         with tasks(count * p.kv_heads, parallel=True) as task:
-            _split(p, tile, k, let(task // p.kv_heads), let(task % p.kv_heads))
+            _split(p, tile, k, ends, let(task // p.kv_heads), let(task % p.kv_heads))
         heads = let(k["S"] * p.heads)
         with T.If(heads >= PARALLEL_HEADS):
             with T.Then():
@@ -89,7 +91,7 @@ def decode(p: Problem) -> KernelSource:
                     _combine(p, tile, k, let(h // p.heads), let(h % p.heads))
 
     def workspace(bounds: Mapping[str, int]) -> int:
-        return 4 * bounds["S"] * p.heads * SPLITS * tile.partial
+        return 4 * bounds["S"] * (p.heads * SPLITS * tile.partial + 1)
 
     return k.source(workspace)
 
@@ -107,18 +109,20 @@ class Split:
         self.count = let((visible + (self.units - 1)) // self.units)
 
 
-def _split(p: Problem, tile: Tile, k: Any, wanted: Any, kv_head: Any) -> None:
-    """Split number `wanted` of all, for one kv head: partial results of its `group` heads."""
-    found = T.alloc_buffer((2,), "int32")  # sequence, split
-    seen = T.alloc_buffer((1,), "int32")
-    T.buffer_store(seen, T.int32(0), [0])
+def _split(p: Problem, tile: Tile, k: Any, ends: Any, wanted: Any, kv_head: Any) -> None:
+    """Split number `wanted` of all, for one kv head: partial results of its `group` heads.
+
+    ends: where the workspace has, for each sequence, how many splits it and those before it have.
+    """
+    found = T.alloc_buffer((2,), "int32")  # sequence, splits before it
+    for i in range(2):
+        T.buffer_store(found, T.int32(0), [i])
     with T.serial(0, k["S"]) as s:
-        count = let(Split(p, k, s).count)
-        with when((wanted >= seen[0]) & (wanted < seen[0] + count)):
-            T.buffer_store(found, s, [0])
-            T.buffer_store(found, wanted - seen[0], [1])
-        T.buffer_store(seen, seen[0] + count, [0])
-    s, index = let(found[0]), let(found[1])
+        end = let(T.cast(k["workspace"][ends + s], "int32"))
+        with when(end <= wanted):
+            T.buffer_store(found, s + 1, [0])
+            T.buffer_store(found, end, [1])
+    s, index = let(found[0]), let(wanted - found[1])
 
     split, cache, work = Split(p, k, s), PagedCache(p, k), k["workspace"]
     row_at = let(k["query_start"][s] * (p.heads * p.dim) + kv_head * (p.group * p.dim))

@@ -8,7 +8,7 @@ from typing import Any
 from pumice.operators.base import KernelSource, OperatorCall
 from pumice.operators.quantized import GROUP, required_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
-from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
+from pumice.operators.tir.builder import FEW, SIZE, each, kernel, symbol_name
 from pumice.operators.tir.quantize_group import QUANTIZED, QuantizedOutput
 from pumice.operators.tir.vector import let, load, sweep
 from pumice.targets import Target
@@ -28,14 +28,14 @@ class Quantize(CpuKernel):
         with kernel(symbol, {"x": "float32", **QUANTIZED, "T": SIZE}) as k:
             x = k["x"]
             codes = QuantizedOutput(k, width, form)
-            with tasks(k["T"], parallel=call.entry != "decode") as t:
-                inverse = None
-                if codes.whole_row:
 
-                    def part(i: Any, t: Any = t) -> Any:
-                        return load(x, t * width + i * GROUP, GROUP)
+            def token(t: Any) -> None:
+                def part(i: Any) -> Any:
+                    return load(x, t * width + i * GROUP, GROUP)
 
-                    inverse = codes.start_row(t, width // GROUP, part)
+                inverse = codes.start_row(t, width // GROUP, part) if codes.whole_row else None
                 for j, lanes in sweep(width, GROUP):
                     codes.store(t, j // GROUP, let(load(x, t * width + j, lanes)), inverse)
+
+            each(k["T"], FEW, token)
         return k.source()

@@ -10,13 +10,14 @@ from tvm.tirx.script.builder import ir as T
 from pumice.operators.base import KernelSource, OperatorCall
 from pumice.operators.rms_norm.kernel_tir import inverse_rms
 from pumice.operators.tir.base import CpuKernel
-from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
+from pumice.operators.tir.builder import FEW, SIZE, each, kernel, symbol_name
 from pumice.operators.tir.vector import (
     cast,
     interleave,
     let,
     load,
     pick,
+    prefetch,
     reinterpret,
     splat,
     store,
@@ -78,15 +79,21 @@ class RopeAppend(CpuKernel):
                 for j, lanes in sweep(dim - rotary, LANES):
                     sink(rotary + j, read(rotary + j, lanes), lanes)
 
-            with tasks(k["T"], parallel=call.entry != "decode") as t:
+            def token(t: Any) -> None:
+                slot = let(k["slots"][t])
+                block, offset = slot // size, slot % size
+                # A key's elements go to as many cache lines: asked for one by one they take longer
+                # than all else here.
+                with T.serial(0, kv_heads) as h:
+                    first = let(T.cast(block * kv_heads + h, "int64") * (dim * size) + offset)
+                    with T.serial(0, dim) as j:
+                        prefetch(k["k_cache"], first + j * size, to_write=True)
                 with T.serial(0, heads) as h:
                     out = let(t * (heads * dim) + h * dim)
                     head(
                         t * width + h * dim, t, "q_norm",
                         lambda j, x, lanes: store(k["q_out"], out + j, x, lanes),
                     )  # fmt: skip
-                slot = let(k["slots"][t])
-                block, offset = slot // size, slot % size
                 row = T.alloc_buffer((dim,), HALF)
                 with T.serial(0, kv_heads) as h:
                     head(
@@ -103,6 +110,8 @@ class RopeAppend(CpuKernel):
                     for j, lanes in sweep(dim, LANES):
                         value = to_half(load(qkv, source + j, lanes), lanes)
                         store(k["v_cache"], line + j, value, lanes)
+
+            each(k["T"], FEW, token)
         return k.source()
 
 

@@ -10,7 +10,7 @@ from tvm.tirx.script.builder import ir as T
 from pumice.operators.base import KernelSource, OperatorCall
 from pumice.operators.quantized import GROUP, code_form
 from pumice.operators.tir.base import CpuKernel, quantized_reason
-from pumice.operators.tir.builder import SIZE, kernel, symbol_name, tasks
+from pumice.operators.tir.builder import FEW, SIZE, each, kernel, symbol_name
 from pumice.operators.tir.math import sigmoid
 from pumice.operators.tir.quantize_group import FLOAT, QUANTIZED, QuantizedOutput
 from pumice.operators.tir.vector import let, load, store, sweep
@@ -40,16 +40,19 @@ class SiluMul(CpuKernel):
                 return let(gate * sigmoid(gate, lanes) * up)
 
             whole_row = bool(codes and codes.whole_row)
-            # Scratch of a row's size comes from the pool that the threads of a parallel loop have.
-            with tasks(k["T"], parallel=whole_row or call.entry != "decode") as t:
+
+            def token(t: Any) -> None:
                 if codes and whole_row:
                     _row(codes, t, width, value)
-                else:
-                    for j, lanes in sweep(width, GROUP):
-                        if codes:
-                            codes.store(t, j // GROUP, value(t, j, lanes))
-                        else:
-                            store(k["out"], t * width + j, value(t, j, lanes), lanes)
+                    return
+                for j, lanes in sweep(width, GROUP):
+                    if codes:
+                        codes.store(t, j // GROUP, value(t, j, lanes))
+                    else:
+                        store(k["out"], t * width + j, value(t, j, lanes), lanes)
+
+            # Scratch of a row's size comes from the pool that the threads of a parallel loop have.
+            each(k["T"], 1 if whole_row else FEW, token)
         return k.source()
 
 

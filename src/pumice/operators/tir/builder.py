@@ -16,6 +16,7 @@ from pumice.operators.base import KernelSource
 _EXTENT = 1 << 40
 
 SIZE = "size"
+FEW = 4  # tokens: fewer are computed sooner than threads are told of them
 
 
 class KernelBuilder:
@@ -80,6 +81,20 @@ def tasks(count: Any, *, parallel: bool, interleave: bool = False) -> Iterator[A
             stack.enter_context(T.attr(0, "pragma_parallel_stride_pattern", 1))
         loop = T.parallel if parallel else T.serial
         yield stack.enter_context(loop(0, count))
+
+
+def each(count: Any, least: int, body: Callable[[Any], None]) -> None:
+    """`body` for independent tasks 0 … count − 1: on the thread pool from `least` of them on, for
+    which a fork and join is worth it, else on the calling thread.
+    """
+    if least < 2:
+        with tasks(count, parallel=True) as task:
+            body(task)
+        return
+    with T.If(count >= least):
+        for parallel, branch in ((True, T.Then), (False, T.Else)):
+            with branch(), tasks(count, parallel=parallel) as task:
+                body(task)
 
 
 @contextmanager

@@ -19,11 +19,13 @@ def store(buffer: Any, index: Any, value: Any, lanes: int) -> None:
     T.buffer_store(buffer, value, [index if lanes == 1 else T.ramp(index, 1, lanes)])
 
 
-def prefetch(buffer: Any, index: Any) -> None:
-    """Asks for the cache line of an element, to be read soon. The address need not be valid."""
-    read, keep, data = T.int32(0), T.int32(2), T.int32(1)
+def prefetch(buffer: Any, index: Any, *, to_write: bool = False) -> None:
+    """Asks for the cache line of an element, to be read or written soon. The address need not be
+    valid.
+    """
+    use, keep, data = T.int32(to_write), T.int32(2), T.int32(1)
     pointer = T.address_of(buffer[index])
-    T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", pointer, read, keep, data))
+    T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", pointer, use, keep, data))
 
 
 def splat(value: Any, lanes: int) -> Any:
