@@ -224,3 +224,29 @@ def test_the_least_recently_used_blocks_are_evicted() -> None:
     assert cached(a) == 12
     assert cached(b) < 12
     assert_idle(engine)
+
+
+def test_a_prompt_that_parts_within_a_block_goes_on_in_a_copy() -> None:
+    one = SamplingParams(max_tokens=1, ignore_eos=True)
+    common = list(range(20, 26))
+    engine, fake = make(limits(block_size=8), copies=True)
+
+    def cached(tokens: list[int], **options: bytes) -> int:
+        before = fake.computed
+        (done,) = engine.generate(tokens, one, **options)
+        assert fake.computed - before == len(tokens) - done.cached_tokens
+        (alone,) = make(prefix_cache=False)[0].generate(tokens, one)
+        assert done.token_ids == alone.token_ids
+        return done.cached_tokens
+
+    assert cached([*common, *range(40, 50)]) == 0
+    assert cached([*common, *range(60, 70)]) == 6 and engine.cache.copied == 1
+    assert cached([*common, *range(40, 47), *range(60, 63)]) == 13  # a whole block, and a tail
+    assert cached([*common[:3], *range(60, 70)]) == 3
+    assert cached([common[0], *range(60, 70)]) == 0  # a quarter of a block at least
+    assert cached([*common, *range(70, 80)], cache_salt=b"other") == 0
+    assert_idle(engine)
+    without, _ = make(limits(block_size=8))  # a device that does not copy blocks
+    for last in (40, 60):
+        (done,) = without.generate([*common, *range(last, last + 10)], one)
+        assert done.cached_tokens == 0

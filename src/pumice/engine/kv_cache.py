@@ -3,7 +3,8 @@
 Every block is in exactly one state: blank (nobody needs its content), idle (no owner, content known
 to the prefix cache, may be evicted), or owned by one sequence or by several. Outputs of one prompt
 share its last, partly filled block too: who is to write there first takes a copy (copy-on-write, as
-in Kwon et al., "PagedAttention", 2023).
+in Kwon et al., "PagedAttention", 2023). A prompt that parts from what is known within a block goes
+on in a copy of that one (as in the radix tree of Zheng et al., "SGLang", 2024, to a token).
 """
 
 from __future__ import annotations
@@ -78,9 +79,15 @@ class KVCache:
         size = self.block_size
         needed = self.blocks_for(sequence.length)
         found: list[int] = []
-        tail, common = -1, 0
+        tail, common, start = -1, 0, -1
         if self._prefix_enabled and sequence.request.use_cache:
             found, tail, common = self._find(sequence)
+            if self._can_copy:
+                start, alike = self._find_start(sequence, len(found))
+                if alike > common:
+                    tail, common = -1, alike
+                else:
+                    start = -1
         idle = sum(self._prefix.is_idle(block) for block in found) + (tail >= 0)
         fresh = needed - len(found) - (tail >= 0)
         if self.available - idle - fresh < reserve:
@@ -93,8 +100,13 @@ class KVCache:
             self._prefix.take(tail)
             self._owners[tail] = 1
         blocks = found + [tail] * (tail >= 0)
+        if start >= 0:
+            self._prefix.touch(start)
         while len(blocks) < needed:
             blocks.append(self._fresh())
+        if start >= 0:
+            self._copies.append((start, blocks[len(found)]))
+            self.copied += 1
         sequence.blocks = blocks
         sequence.known_blocks = len(found)
         sequence.computed = len(found) * size + common
@@ -110,7 +122,7 @@ class KVCache:
         The last token is never among them: its logits are needed. Nor is the one before it, as a
         token alone would be computed by other kernels than it is in its prompt.
         """
-        size, usable = self.block_size, max(sequence.length - 2, 0)
+        size, usable = self.block_size, _usable(sequence)
         most = usable // size
         chain = sequence.content(most, size)
         found: list[int] = []
@@ -122,6 +134,15 @@ class KVCache:
         start = len(found) * size
         rest = sequence.tokens[start : min(usable, start + size)]
         return found, *self._prefix.find_tail(chain[len(found)], rest)
+
+    def _find_start(self, sequence: Sequence, after: int) -> tuple[int, int]:
+        """A known full block that begins as the sequence goes on after so many blocks, and how many
+        tokens that is: worth a copy when there is no better.
+        """
+        size = self.block_size
+        parent = sequence.content(after, size)[after]
+        rest = sequence.tokens[after * size : min(_usable(sequence), (after + 1) * size)]
+        return self._prefix.find_start(parent, rest, size)
 
     def grow(self, sequence: Sequence) -> bool:
         """Makes room for the sequence's last token; False when no block is available."""
@@ -176,7 +197,10 @@ class KVCache:
         if self._prefix_enabled:
             chain = sequence.content(full, self.block_size)
             for index in range(sequence.known_blocks, full):
-                self._prefix.add(sequence.blocks[index], chain[index + 1])
+                tokens = sequence.tokens[index * self.block_size :][: self.block_size]
+                self._prefix.add(
+                    sequence.blocks[index], chain[index], chain[index + 1], tokens.copy()
+                )
         sequence.known_blocks = full
 
     def free(self, sequence: Sequence) -> None:
@@ -228,3 +252,8 @@ class KVCache:
             if blank[block] and block in self._prefix:
                 faults.append(f"block {block} is blank, but its content is known")
         return faults
+
+
+def _usable(sequence: Sequence) -> int:
+    """How many tokens may be found in the cache (`KVCache._find` says why not all)."""
+    return max(sequence.length - 2, 0)

@@ -4,6 +4,9 @@ A full block is known by a hash of its tokens chained to the hash of the block b
 hashes mean equal content at equal positions (vLLM's automatic prefix caching). A block that was
 only begun when its request ended is kept as the *tail* of the block before it: a conversation's
 next turn goes on in it. Tails are never shared; who takes one owns it.
+
+Prompts that begin alike, as those after one system prompt do, mostly part within a block. A full
+block is therefore found by its first tokens too: who needs only those takes a copy.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections import OrderedDict
 import numpy as np
 
 _DIGEST_BYTES = 16
+_STARTS = 4  # a block is found by its first quarter, half and three quarters
 
 
 def root_hash(salt: bytes) -> bytes:
@@ -35,6 +39,9 @@ class PrefixCache:
         self._tails: dict[bytes, tuple[int, np.ndarray]] = {}  # parent's hash → block, its tokens
         self._parent_of: dict[int, bytes] = {}  # of tails
         self._idle: OrderedDict[int, None] = OrderedDict()  # the least recently used one first
+        self._tokens: dict[int, np.ndarray] = {}  # of full blocks
+        self._starting: dict[bytes, int] = {}  # a hash of parent and first tokens → the latest
+        self._starts_of: dict[int, list[bytes]] = {}
 
     def __len__(self) -> int:
         """Idle blocks."""
@@ -66,16 +73,31 @@ class PrefixCache:
         if tail is None:
             return -1, 0
         block, held = tail
-        count = min(len(held), len(tokens))
-        differs = np.flatnonzero(held[:count] != tokens[:count])
-        common = int(differs[0]) if len(differs) else count
+        common = _common(held, tokens)
         return (block, common) if common else (-1, 0)
 
-    def add(self, block: int, content: bytes) -> None:
-        """Makes an owned, full block known. Of two blocks with one content the first stays."""
-        if content not in self._block_of:
-            self._block_of[content] = block
-            self._hash_of[block] = content
+    def find_start(self, parent: bytes, tokens: np.ndarray, size: int) -> tuple[int, int]:
+        """A full block after `parent` that begins as `tokens` do, and how many they have in common.
+
+        size: of a block. (-1, 0) when there is none, or none with a quarter of a block in common.
+        """
+        for key in reversed(_starts(parent, tokens, size)):
+            block = self._starting.get(key)
+            if block is not None:
+                return block, _common(self._tokens[block], tokens)
+        return -1, 0
+
+    def add(self, block: int, parent: bytes, content: bytes, tokens: np.ndarray) -> None:
+        """Makes an owned, full block known: its tokens, after what `parent` stands for. Of two
+        blocks with one content the first stays.
+        """
+        if content in self._block_of:
+            return
+        self._block_of[content] = block
+        self._hash_of[block] = content
+        self._tokens[block] = tokens
+        self._starts_of[block] = starts = _starts(parent, tokens, len(tokens))
+        self._starting.update(dict.fromkeys(starts, block))
 
     def add_tail(self, block: int, parent: bytes, tokens: np.ndarray) -> int | None:
         """Makes a begun block known. Returns the tail that was there before: it is forgotten."""
@@ -92,6 +114,11 @@ class PrefixCache:
         """A known block lost its last owner."""
         self._idle[block] = None
 
+    def touch(self, block: int) -> None:
+        """An idle block was of use, so it is not the next to go."""
+        if block in self._idle:
+            self._idle.move_to_end(block)
+
     def take(self, block: int) -> None:
         """An idle block gets an owner. A tail's content will change, so it is no longer known."""
         del self._idle[block]
@@ -104,7 +131,23 @@ class PrefixCache:
         block, _ = self._idle.popitem(last=False)
         content = self._hash_of.pop(block, None)
         if content is not None:
-            del self._block_of[content]
+            del self._block_of[content], self._tokens[block]
+            for key in self._starts_of.pop(block):
+                if self._starting.get(key) == block:
+                    del self._starting[key]
         else:
             del self._tails[self._parent_of.pop(block)]
         return block
+
+
+def _starts(parent: bytes, tokens: np.ndarray, size: int) -> list[bytes]:
+    """Hashes of `parent` with so many first tokens, the fewest first."""
+    counts = sorted({i * size // _STARTS for i in range(1, _STARTS)} - {0})
+    return [chain_hash(parent, tokens[:n]) for n in counts if n <= len(tokens)]
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> int:
+    """How many first elements are the same."""
+    count = min(len(a), len(b))
+    differs = np.flatnonzero(a[:count] != b[:count])
+    return int(differs[0]) if len(differs) else count
