@@ -149,11 +149,9 @@ class _TokenTimes:
         return []
 
     def collect(self) -> Iterator[Any]:
-        from prometheus_client.utils import floatToGoString
-
         yield _family(
             "pumice_inter_token_latency_seconds", "Between tokens of a choice.", self._model,
-            [floatToGoString(bound) for bound in _SHORT], self.histogram.counts, self.histogram.sum,
+            [str(float(bound)) for bound in _SHORT], self.histogram.counts, self.histogram.sum,
         )  # fmt: skip
 
 

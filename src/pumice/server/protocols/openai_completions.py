@@ -17,7 +17,7 @@ from starlette.responses import Response
 from pumice.engine.request import TokenLogprob
 from pumice.server.body import json_router
 from pumice.server.context import ServerContext
-from pumice.server.core.generate import End, Generation, Step
+from pumice.server.core.generate import End, Generation
 from pumice.server.core.job import Job
 from pumice.server.core.merge import collect_all, merged, start_all
 from pumice.server.core.result import Result, Usage
