@@ -146,3 +146,13 @@ def test_a_port_in_use_is_one_line_before_anything_is_loaded() -> None:
 def test_wrong_options(arguments: list[str], status: int, word: str) -> None:
     code, text = run_to_its_end(*arguments)
     assert code == status and word in text and "Traceback" not in text, text
+
+
+def test_a_cache_that_nothing_fits_in_is_refused(model: str) -> None:
+    status, text = run_to_its_end(model, "--port", "0", "--cache-tokens", "1")
+    assert status == 2 and "--cache-tokens is 1; " in text and "at least 64" in text
+
+
+def test_a_cache_that_no_memory_holds_is_refused(model: str) -> None:
+    status, text = run_to_its_end(model, "--port", "0", "--cache-tokens", str(10**15))
+    assert status == 6 and re.search(r"hint: A cache of [\d,]+ tokens fits: serve --cache", text)

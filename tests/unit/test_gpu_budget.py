@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -83,6 +84,17 @@ def test_too_little_memory_says_what_fits() -> None:
     with pytest.raises(OutOfMemoryError) as error:
         budget(0.5)
     assert "No format" in str(error.value.hint)
+
+
+def test_a_cache_that_does_not_fit_is_told_what_does() -> None:
+    with pytest.raises(OutOfMemoryError) as error:
+        budget(24, num_blocks=10**12)
+    told = re.search(r"A cache of ([\d,]+) tokens fits: serve --cache-tokens", str(error.value))
+    assert told is not None
+    most = int(told[1].replace(",", "")) // 32
+    assert budget(24, num_blocks=most).num_blocks == most
+    with pytest.raises(OutOfMemoryError):
+        budget(24, num_blocks=most + 1)
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,13 @@ def _blocks(artifact: Path, context: int | None, cache_tokens: int | None) -> in
     manifest = Manifest.load(artifact / "manifest.json")
     size = manifest.cache.block_size
     if cache_tokens is not None:
+        least = _least_tokens(artifact, size)
+        if cache_tokens < least:
+            raise UsageError(
+                f"--cache-tokens is {cache_tokens:,}; this model's shortest conversation with an "
+                f"answer takes at least {least:,}",
+                hint="Many requests at once need their prompts' and answers' tokens together.",
+            )
         return -(-cache_tokens // size)
     if manifest.target.get("api") != "cpu":
         return None
@@ -238,6 +245,20 @@ def _blocks(artifact: Path, context: int | None, cache_tokens: int | None) -> in
     if free is None:
         return one
     return max(one, min(4 * one, free // 4 // manifest.cache.bytes_per_block()))
+
+
+def _least_tokens(artifact: Path, block_size: int) -> int:
+    """Below which no request would fit: what the template adds, and a block for what is said."""
+    from pumice.text.chat_template import ChatTemplate
+    from pumice.text.prompt import encode_chat
+    from pumice.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(artifact)
+    if tokenizer.chat_template is None:
+        return block_size
+    hello = [{"role": "user", "content": "Hi"}]
+    prompt = encode_chat(tokenizer, ChatTemplate.of(tokenizer), hello)
+    return (-(-len(prompt) // block_size) + 1) * block_size
 
 
 def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> int:

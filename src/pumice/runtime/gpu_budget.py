@@ -121,7 +121,10 @@ def plan_cache(
         several = contexts or (1 if context_length else widest.sequences)
         wanted = max(least, min(fits, several * (one - 1) + 1))
     if wanted > fits:
-        raise _too_little(manifest, memory, need, fits, wanted, device)
+        error = _too_little(manifest, memory, need, fits, wanted, device)
+        if num_blocks is not None and fits > 0:
+            error.hint = f"A cache of {fits * size:,} tokens fits: serve --cache-tokens, or a shorter --context."
+        raise error
     notes = []
     if num_blocks is None and wanted * size < context:
         context = wanted * size

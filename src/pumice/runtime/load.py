@@ -78,6 +78,7 @@ def load(
             f"context length {context_length:,} is outside 1 to {longest:,}, the model's own"
         )
     cache = manifest.cache
+    given = num_blocks is not None
     if num_blocks is None:
         num_blocks = (contexts or 1) * -(-context_length // cache.block_size) + 1
     if num_blocks < 1:
@@ -93,11 +94,19 @@ def load(
     need = weights + num_blocks * cache.bytes_per_block() + arena
     free = available_bytes()
     if free is not None and need > free:
+        hint = "Choose a shorter context (--context) or a smaller model."
+        fits = (free - weights - arena) // cache.bytes_per_block()
+        if given and fits > 0:
+            tokens = fits * cache.block_size
+            hint = (
+                f"A cache of {tokens:,} tokens fits: serve --cache-tokens, or a shorter --context."
+            )
         raise OutOfMemoryError(
-            f"{manifest.model.name} needs {need / 1e9:.2f} GB (weights {weights / 1e9:.2f}, cache "
-            f"{num_blocks * cache.bytes_per_block() / 1e9:.2f}, work {arena / 1e9:.2f}); "
+            f"{manifest.model.name} needs {need / 1e9:,.2f} GB (weights {weights / 1e9:.2f}, cache "
+            f"of {num_blocks * cache.block_size:,} tokens "
+            f"{num_blocks * cache.bytes_per_block() / 1e9:,.2f}, work {arena / 1e9:.2f}); "
             f"{free / 1e9:.2f} GB are free",
-            hint="Choose a shorter context (--context) or a smaller model.",
+            hint=hint,
         )
     return Executor(
         directory,
