@@ -123,7 +123,10 @@ def plan_cache(
     if wanted > fits:
         error = _too_little(manifest, memory, need, fits, wanted, device)
         if num_blocks is not None and fits > 0:
-            error.hint = f"A cache of {fits * size:,} tokens fits: serve --cache-tokens, or a shorter --context."
+            tokens = fits * size
+            error.hint = (
+                f"A cache of {tokens:,} tokens fits: serve --cache-tokens, or a shorter --context."
+            )
         raise error
     notes = []
     if num_blocks is None and wanted * size < context:
