@@ -86,6 +86,16 @@ class Chain:
             ]
             self.options[index] = kept if now in kept else [*kept, now]
 
+    def leave_room(self, waves: int) -> None:
+        """Leaves the products' candidates that take at most so many waves of a compute unit, so
+        that the next launch's programs find a place before this one's have ended; begins with the
+        first of them. (One call at a time, that shows nothing: all must leave room.)"""
+        for index, options in self.options.items():
+            kept = [o for o in options if o[1].get("units", 0) * o[1]["warps"] <= waves]
+            if "units" in self.chosen[index][1] and kept:
+                early = [o for o in kept if o[1].get("early")]
+                self.options[index], self.chosen[index] = kept, (early or kept)[0]
+
     def compile(self, workers: int) -> None:
         """Before any use of the GPU: the workers are forks."""
         start = time.perf_counter()

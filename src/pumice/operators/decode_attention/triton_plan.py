@@ -41,6 +41,7 @@ _GIVEN = (
 _OPTIONAL = ("q_weight", "k_weight", "k_scale", "v_scale", "sinks")
 
 
+_LONG = [(128, 8, 2), (256, 8, 1), (128, 8, 1)]  # keys, waves, stages of a tile
 _LEAST_KEYS = 32  # of a share: one more costs no launch, only a row of the combination
 
 
@@ -92,7 +93,10 @@ class DecodeAttention:
         width, keys = width_of(problem), most_keys(problem)
         v = 64 if width > 128 and doubled_operands(target) else 256
         counts = share_counts(keys, target, max(problem["q"].shape[0], 1) * kv_heads)
-        tiles = decode_tiles(target, width, itemsize(problem["k_cache"].dtype))
+        size = itemsize(problem["k_cache"].dtype)
+        tiles = decode_tiles(target, width, size)
+        if target.matrix_unit in ("wgmma", "tcgen05") and width <= 128 and size == 2:
+            tiles += _LONG  # a short context in one share
         # Short contexts want tiles no longer than a share, so that all programs have some.
         tiles = sorted(tiles, key=lambda tile: tile[0] > max(cdiv(keys, counts[0]), _LEAST_KEYS))
         rows = []
