@@ -46,14 +46,18 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "text": _BASE | {"targets"},
     "engine": _RUN,
     "server": _RUN,
-    "compile_worker": _BUILD,
+    "compile_worker": _BUILD | {"settings"},
     "prepare": _BUILD | {"runtime"},  # runtime: which GPU `native` means
+    "summary": _BUILD | {"runtime"},  # runtime: what is free
+    "device_choice": _BASE | {"targets", "runtime", "prepare"},
     # compiler: kernels for CPU tensors. settings: the place of a user's measured rows.
     "torch": _OPERATORS | {"tuning", "runtime", "compiler", "settings"},
     "verify": _OPERATORS | {"runtime", "binary", "emulator"},
     "bench": _BUILD | _RUN | {"prepare", "torch", "verify"},
-    "cli": _BUILD | _RUN | {"prepare", "bench", "server", "torch", "settings", "verify"},
-    "api": _RUN | {"prepare", "settings"},
+    "cli": _BUILD
+    | _RUN
+    | {"prepare", "summary", "device_choice", "bench", "server", "torch", "settings", "verify"},
+    "api": _RUN | {"prepare", "summary", "device_choice", "settings", "weights"},
     "__main__": frozenset({"cli"}),
 }
 

@@ -3,11 +3,24 @@ must be."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pumice import engine as rooms
-from pumice.prepare import PrepareSettings, is_artifact, prepare, resolve_target
+from pumice.artifact import Manifest
+from pumice.prepare import (
+    PrepareSettings,
+    activations_for,
+    check_artifact_options,
+    is_artifact,
+    prepare,
+)
+
+if TYPE_CHECKING:
+    from pumice.device_choice import Settled
+    from pumice.targets import Target
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -27,23 +40,34 @@ def Engine(
     context_length: int | None = None,
     num_blocks: int | None = None,
     prefix_cache: bool = True,
-    target: str = "native",
+    target: str | None = None,
     quantization: str | None = None,
-    activations: str = "int16",
+    activations: str | None = None,
     cache_dir: Path | None = None,
 ) -> rooms.LLMEngine:
     """A loaded model, as `pumice.engine.LLMEngine`.
 
     model: a catalogue name, `hf:org/name`, a directory of safetensors, a `.gguf` file or an
-    artifact directory. device: "auto" (what an artifact was compiled for, else the CPU), "cpu",
-    "rocm", "cuda:1", … (`pumice.runtime.devices.driver.choose`).
+    artifact directory, which has its own target, quantization and activations. device: "auto" (what
+    an artifact was compiled for; for a model a GPU where one is usable, else the CPU, and the log
+    says why), "cpu", "rocm", "cuda:1", … (`pumice.runtime.devices.driver.choose`).
     """
-    settings = PrepareSettings(
-        cache_dir=cache_dir or default_cache_dir(),
-        target=target if is_artifact(model) else resolve_target(target, device).name,
-        quantization=quantization,
-        activations=activations,
-    )
+    cache_dir = cache_dir or default_cache_dir()
+    settings = PrepareSettings(cache_dir=cache_dir, quantization=quantization)
+    if is_artifact(model):
+        check_artifact_options(
+            model,
+            Manifest.load(Path(model) / "manifest.json"),
+            target=target, quantization=quantization, activations=activations,
+        )  # fmt: skip
+    else:
+        found = _settle(model, device, target, quantization, activations, threads, cache_dir)
+        device = found.device
+        settings = replace(
+            settings,
+            target=found.target.name,
+            activations=activations_for(found.target, activations),
+        )
     return rooms.LLMEngine.from_artifact(
         prepare(model, settings=settings),
         device=device,
@@ -52,6 +76,34 @@ def Engine(
         num_blocks=num_blocks,
         prefix_cache=prefix_cache,
     )
+
+
+def _settle(
+    model: str,
+    device: str,
+    target: str | None,
+    quantization: str | None,
+    activations: str | None,
+    threads: int | None,
+    cache_dir: Path,
+) -> Settled:
+    """Where a model will run."""
+    from pumice.device_choice import settle
+    from pumice.summary import RANDOM, summarize
+
+    def need(on: Target) -> int:
+        from pumice.weights.hub import resolve
+
+        source = model if model.startswith(RANDOM) else str(resolve(model, cache_dir))
+        return summarize(source, quantization).gpu_bytes(on, None)
+
+    cpu_only = ""
+    if threads is not None or activations in ("int8", "float32"):
+        cpu_only = f"threads {threads}, activations {activations} are of the CPU"
+    found = settle(device, target, need=need, cpu_only=cpu_only)
+    level = logging.WARNING if found.passed_over else logging.INFO
+    logging.getLogger("pumice").log(level, found.line)
+    return found
 
 
 class ChatModule(rooms.ChatModule):

@@ -15,6 +15,8 @@ from typing import Any
 
 from pumice.processes import end_with
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def _nothing(_signal: int, _frame: Any) -> None:
     pass
@@ -23,7 +25,7 @@ def _nothing(_signal: int, _frame: Any) -> None:
 def _interrupt(_signal: int, _frame: Any) -> None:
     """The first one counts: a second (the terminal's and the parent's) must not break into what
     removes the rests."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, _nothing)  # not SIG_IGN, of which Python warns when one is pending
     raise KeyboardInterrupt
 
@@ -36,7 +38,7 @@ def _end_with(parent: int) -> None:
 
 def main() -> int:
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` and shells ask for
                 signal.signal(number, _interrupt)
         return _work()
@@ -48,7 +50,9 @@ def _work() -> int:
     job = json.load(sys.stdin)
     _end_with(job["parent"])
     from pumice.errors import PumiceError
+    from pumice.settings import keep_triton_cache
 
+    keep_triton_cache(Path(job["cache_dir"]))
     try:
         from pumice.compiler.compile import CompileOptions, compile_model
         from pumice.compiler.progress import make_progress

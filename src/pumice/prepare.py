@@ -21,12 +21,21 @@ from typing import Any
 
 from pumice import errors
 from pumice._version import __version__
+from pumice.artifact import Manifest
 from pumice.errors import CompileError, PumiceError, StorageError, UsageError
 from pumice.files import atomic_write_text, locked
 from pumice.targets import Target, get_target
 from pumice.targets.detect import detect_cpu
 
 Progress = Callable[[str, int, int], None]  # what, done, total
+# Activations of CPUs that mean others on GPUs.
+GPU_MEANING = {"int16": "float16"}
+
+
+def activations_for(target: Target, asked: str | None) -> str:
+    """Of quantized products: what was asked for means this on a target; None is the default."""
+    activations = asked or "int16"
+    return activations if target.api == "cpu" else GPU_MEANING.get(activations, activations)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ def resolve_target(name: str, device: str = "auto") -> Target:
     """`native` is the best row for a device: the GPU that `device` names, else this CPU. Anything
     else is a row's name. DeviceError when there is no such GPU.
     """
-    if name != "native":
+    if name.lower() != "native":
         return get_target(name)
     if device in ("auto", "cpu"):
         return detect_cpu()
@@ -75,6 +84,34 @@ def resolve_target(name: str, device: str = "auto") -> Target:
 def is_artifact(model: str) -> bool:
     """Whether a model's name is an artifact's directory."""
     return (Path(model) / "manifest.json").is_file()
+
+
+def check_artifact_options(
+    model: str,
+    manifest: Manifest,
+    *,
+    target: str | None = None,
+    quantization: str | None = None,
+    activations: str | None = None,
+) -> None:
+    """UsageError when an artifact is asked to be what it was not compiled to be."""
+    if target is not None and target.lower() == "native":
+        target = None
+    default = "int16"
+    if manifest.target["api"] != "cpu":
+        default = GPU_MEANING[default]
+        activations = activations and GPU_MEANING.get(activations, activations)
+    for option, asked, found in (
+        ("target", target and target.lower(), manifest.target["name"]),
+        ("quant", quantization, manifest.model.quantization),
+        ("activations", activations, manifest.options.get("activations", default)),
+    ):
+        if asked is not None and asked != found:
+            raise UsageError(
+                f"{model} is an artifact; it was compiled with --{option} {found}, which "
+                f"--{option} {asked} cannot change",
+                hint=f"Compile its model: pumice compile MODEL --{option} {asked}",
+            )
 
 
 def source_digest() -> str:
@@ -136,7 +173,7 @@ def artifact_key(model_digest: str, target: Target, settings: PrepareSettings) -
         "pumice": __version__,
         "source": source_digest(),
         "tvm": importlib.metadata.version("apache-tvm"),
-        "triton": _version("triton") if target.api in ("rocm", "cuda") else "",
+        "triton": triton_version() if target.api in ("rocm", "cuda") else "",
         "target": [target.name, target.api, target.arch, sorted(target.features)],
         "model": model_digest,
         "options": settings.compile_options(),
@@ -144,13 +181,13 @@ def artifact_key(model_digest: str, target: Target, settings: PrepareSettings) -
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def _version(package: str) -> str:
-    """Of a package that a target needs; UsageError when it is not installed."""
+def triton_version() -> str:
+    """Of the compiler that GPU targets need; UsageError when it is not installed."""
     try:
-        return importlib.metadata.version(package)
+        return importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
         raise UsageError(
-            f"compiling for a GPU needs the package {package}, which is not installed",
+            "compiling for a GPU needs the package triton, which is not installed",
             hint="pip install 'pumice[gpu]'",
         ) from None
 
@@ -212,6 +249,7 @@ def _compile_in_child(
         "output": str(final),
         "options": settings.compile_options() | {"workers": settings.workers},
         "quiet": settings.quiet,
+        "cache_dir": str(settings.cache_dir),
         "parent": os.getpid(),
     }
     child = subprocess.Popen(

@@ -41,6 +41,13 @@ class Settings:
         return Settings(cache, _xdg(env, "XDG_STATE_HOME", ".local/state"), color)
 
 
+def keep_triton_cache(cache_dir: Path) -> None:
+    """Has Triton keep compiled kernels in `triton` below the cache of this process, and of those
+    that it starts, unless TRITON_CACHE_DIR says where.
+    """
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_dir / "triton"))
+
+
 def _xdg(env: Mapping[str, str], name: str, default: str) -> Path:
     """The base directory specification: a relative value is ignored."""
     value = env.get(name, "")

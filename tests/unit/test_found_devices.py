@@ -65,7 +65,7 @@ def test_doctor_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "gfx1201" in findings["rocm"].detail and "target gfx1201" in findings["rocm"].detail
     assert findings["cuda"].detail == "no driver, no device"
     here = dict.fromkeys(("rocm", "cuda"), Path("/"))
-    monkeypatch.setattr(checks, "_NODES", here)
+    monkeypatch.setattr(found_devices, "NODES", here)
     cuda = {f.name: f for f in checks.devices()}["cuda"]
     assert cuda.status == "warning" and "libnone.so" in cuda.detail and cuda.hint
 

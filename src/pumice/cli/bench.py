@@ -70,9 +70,9 @@ def command(
     json_output: options.JsonOption = False,
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
-    target: options.TargetOption = "native",
+    target: options.TargetOption = None,
     quant: options.QuantOption = None,
-    activations: options.ActivationsOption = "int16",
+    activations: options.ActivationsOption = None,
     cache_dir: options.CacheDirOption = None,
 ) -> None:
     """Measure prompt processing (pp) and generation (tg), as llama-bench does."""
@@ -114,6 +114,7 @@ def command(
 
         bench_predict.run(request, predict, tests, json_output)
         return
+    request = request.settled()
     prepared = request.prepare_settings()
     if not is_artifact(name) and get_target(prepared.target).api != "cpu":
         prepared = replace(prepared, max_tokens=GPU_MAX_TOKENS)
@@ -183,7 +184,7 @@ def command(
 
 def _no_device(option: str, **others: object) -> None:
     """UsageError when an option that runs nothing meets one that says where or how to run."""
-    defaults = {"device": "auto", "target": "native"}
+    defaults = {"device": "auto"}
     for name, value in others.items():
         if value and value != defaults.get(name):
             raise UsageError(

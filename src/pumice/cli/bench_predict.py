@@ -27,6 +27,7 @@ def run(request: ModelRequest, arch: str, tests: Sequence[ModelTest], json_outpu
     from pumice.bench.predict.speeds import predict
     from pumice.cli.console import print_json
 
+    arch = arch.strip().lower()
     cards = cards_of(arch)
     manifest = Manifest.load(_artifact(request, arch, tests) / "manifest.json")
     if manifest.target["name"] != arch:
@@ -46,9 +47,13 @@ def run(request: ModelRequest, arch: str, tests: Sequence[ModelTest], json_outpu
 
 def _artifact(request: ModelRequest, arch: str, tests: Sequence[ModelTest]) -> Path:
     """Compiled for the architecture, unless the model is an artifact."""
-    if (Path(request.model) / "manifest.json").is_file():
+    from pumice.prepare import is_artifact
+
+    if is_artifact(request.model):
+        request.check()
         return Path(request.model)
-    settings = replace(request, target=arch, device="auto", context=None).prepare_settings()
+    request = replace(request, target=arch, context=None).settled()
+    settings = request.prepare_settings()
     batch = max(test.batch for test in tests)
     settings = replace(
         settings,

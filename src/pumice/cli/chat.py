@@ -43,9 +43,9 @@ def command(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     context: options.ContextOption = None,
-    target: options.TargetOption = "native",
+    target: options.TargetOption = None,
     quant: options.QuantOption = None,
-    activations: options.ActivationsOption = "int16",
+    activations: options.ActivationsOption = None,
     cache_dir: options.CacheDirOption = None,
 ) -> None:
     """Talk to a model; /help shows the commands of a conversation."""

@@ -19,8 +19,6 @@ from pumice.errors import PumiceError
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 _SELFTEST_SECONDS = 300
-# What the kernel shows when there is such a GPU, whether or not its driver library is installed.
-_NODES = {"rocm": Path("/dev/kfd"), "cuda": Path("/dev/nvidiactl")}
 
 
 @dataclass(frozen=True)
@@ -70,15 +68,11 @@ def devices() -> Iterator[Finding]:
 
     yield Finding("devices", OK, "cpu:0")
     for report in reports():
-        if report.missing:
-            there = _NODES[report.api].exists()
-            text = report.missing if report.installed or there else "no driver, no device"
-            if there:  # a GPU, and no way to it
-                yield Finding(report.api, WARNING, f"{_NODES[report.api]} is here, but {text}",
-                              report.hint)  # fmt: skip
-            else:
-                yield Finding(report.api, OK, text)
-            continue
+        if report.obstacle:  # a GPU, and no way to it
+            yield Finding(report.api, WARNING, report.obstacle, report.hint)
+        elif report.missing:
+            text = report.missing if report.installed else "no driver, no device"
+            yield Finding(report.api, OK, text)
         for properties in report.devices:
             line = f"{device_line(properties)}, driver {report.version}"
             try:
@@ -87,6 +81,14 @@ def devices() -> Iterator[Finding]:
                 yield Finding(report.api, WARNING, f"{line}: {error.message}")
                 continue
             yield Finding(report.api, OK, f"{line}; target {target.name}")
+
+
+def default_device() -> Finding:
+    """What `--device auto` means here, for a model of whatever size."""
+    from pumice.device_choice import settle
+
+    found = settle()
+    return Finding("auto", WARNING if found.passed_over else OK, found.line)
 
 
 def threads() -> Finding:

@@ -69,9 +69,9 @@ def command(
         ),
     ] = True,
     device: options.DeviceOption = "auto",
-    target: options.TargetOption = "native",
+    target: options.TargetOption = None,
     quant: options.QuantOption = None,
-    activations: options.ActivationsOption = "int16",
+    activations: options.ActivationsOption = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of the largest step.")] = 512,
     max_sequences: Annotated[int, typer.Option(help="Sequences of the largest step.")] = 64,
     workers: Annotated[
@@ -88,6 +88,7 @@ def command(
     from pumice.artifact import Manifest
     from pumice.cli.console import note, print_json
     from pumice.cli.session import ModelRequest, choose_model
+    from pumice.prepare import is_artifact
 
     if workers is not None and not 1 <= workers <= 1024:
         raise UsageError(f"--workers is {workers}; allowed: 1 to 1024")
@@ -98,6 +99,12 @@ def command(
         model=name, device=device, target=target, quantization=quant, activations=activations,
         cache_dir=cache_dir,
     )  # fmt: skip
+    if is_artifact(name):
+        raise UsageError(
+            f"{name} is an artifact already; compile takes the model that it was made from",
+            hint=f"`pumice inspect {name}` shows what it is.",
+        )
+    request = request.settled()
     prepared = request.prepare_settings()
     if not weights:
         check_gpu_target(prepared.target, "--no-weights")
@@ -168,13 +175,15 @@ def _compile_here(
     request: ModelRequest, settings: PrepareSettings, directory: Path, dump: Path | None
 ) -> Manifest:
     """Compiles in this process, outside the cache."""
-    from pumice.cli.summary import RANDOM, check_memory, summarize
+    from pumice.cli.session import keep_kernels
     from pumice.compiler.compile import CompileOptions, compile_model
     from pumice.compiler.progress import make_progress
     from pumice.prepare import file_digest, resolve_target
+    from pumice.summary import RANDOM, check_memory, summarize
 
     check_output(directory)
-    source = request.fetch(settings)
+    keep_kernels(settings.cache_dir)
+    source = request.fetch()
     target = resolve_target(settings.target)
     if target.api == "cpu":
         check_memory(summarize(source, settings.quantization), None, name=request.model)

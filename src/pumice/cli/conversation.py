@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pumice.cli.sampling import OPTIONS, parse_setting
-from pumice.errors import DeviceError, UnsupportedError
+from pumice.errors import DeviceError
 
 if TYPE_CHECKING:
     from pumice.cli.session import ModelRequest
@@ -31,9 +31,8 @@ class ModelConversation:
     ) -> None:
         from pumice.engine.chat import ChatModule
 
-        self._engine = request.engine(request.prepare())
-        if self._engine.tokenizer is None:
-            raise UnsupportedError(f"{self._engine.name} has no tokenizer: it can only be measured")
+        request = request.settled()
+        self._engine = request.engine(request.prepare(text=True))
         self._raw = raw
         self._sampling = sampling
         self._chat = ChatModule(self._engine, system=system)

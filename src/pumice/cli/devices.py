@@ -8,8 +8,8 @@ from pumice.errors import DeviceError, UnsupportedError, UsageError
 GPUS = ("rocm", "cuda")
 LATER = ("vulkan", "metal", "opencl")
 FORMS = (
-    "auto, cpu, rocm, cuda, a GPU also with :NUMBER or :PCI-ID (rocm:1, cuda:0000:03:00.0), or "
-    "rocm:emulated-ARCH (rocm:emulated-gfx1100)"
+    "auto, cpu, rocm, cuda, a GPU also with :NUMBER or :PCI-ID (rocm:1, cuda:0000:03:00.0), "
+    "rocm:emulated-ARCH (rocm:emulated-gfx1100) or rocm:sanitized-ARCH, which also looks for races"
 )
 
 
@@ -21,7 +21,7 @@ def parse_device(text: str) -> str:
     """
     name = text.strip().lower()
     api, colon, rest = name.partition(":")
-    if text == "auto":
+    if name == "auto":
         return "auto"
     if api in GPUS:
         from pumice.runtime.devices.driver.choose import parse

@@ -83,6 +83,7 @@ def _findings(
     yield guarded("versions", checks.versions)
     yield guarded("cpu", checks.processor)
     yield from checks.devices()
+    yield guarded("auto", checks.default_device)
     yield guarded("threads", checks.threads)
     yield guarded("linker", checks.linker)
     yield guarded("memory", checks.memory)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pumice.artifact import Manifest
-    from pumice.cli.summary import ModelSummary
+    from pumice.summary import ModelSummary
 
 NAME = "inspect"
 
@@ -81,10 +81,13 @@ def command(
     from pumice.artifact import Manifest
     from pumice.cli.console import print_json, stdout
     from pumice.cli.session import ModelRequest, choose_model
-    from pumice.cli.summary import as_dict, summarize
+    from pumice.prepare import is_artifact
+    from pumice.summary import as_dict, summarize
 
     name = choose_model(model, model_option)
-    if (Path(name) / "manifest.json").is_file():
+    request = ModelRequest(name, quantization=quant, context=context, cache_dir=cache_dir)
+    request.check()
+    if is_artifact(name):
         manifest = Manifest.load(Path(name) / "manifest.json")
         if manifest.target.get("api") != "cpu":
             from pumice.cli import inspect_gpu
@@ -98,8 +101,7 @@ def command(
         else:
             _print_artifact(stdout(), Path(name), manifest, kernels)
         return
-    request = ModelRequest(name, quantization=quant, context=context, cache_dir=cache_dir)
-    summary = summarize(request.fetch(request.prepare_settings()), quant)
+    summary = summarize(request.fetch(), quant)
     if json_output:
         data = as_dict(summary, context)
         if tensors:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pumice.errors import ArtifactError, UsageError
+from pumice.errors import ArtifactError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,11 +65,12 @@ def _predicts() -> bool:
 
 
 def _context(manifest: Manifest, asked: int | None) -> int:
+    from pumice.runtime.memory import check_context
+
     longest = manifest.model.context_length
     if asked is None:
         return min(_CONTEXT, longest)
-    if not 1 <= asked <= longest:
-        raise UsageError(f"--context is {asked:,}; allowed: 1 to {longest:,}, the model's own")
+    check_context(asked, longest, "the model's own")
     return asked
 
 

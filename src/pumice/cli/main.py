@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
     """Runs `pumice`; ends the process with the command's exit status."""
     try:
         _mend_streams()
+        _clean_up_when_told_to_end()
         from pumice.cli.app import app
 
         app(prog_name="pumice")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         _leave()
+    except Told as told:
+        _end_by(told.number)
     except SystemExit as status:
         if status.code == INTERRUPTED:
             _leave()
@@ -32,6 +38,36 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         _end_without_output(error)
+
+
+class Told(BaseException):
+    """A signal said to end. No error and no interrupt: nothing but what cleans up may catch it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _clean_up_when_told_to_end() -> None:
+    """SIGTERM and SIGHUP unwind the program, so that half-written directories are removed and
+    children told, before it ends by them. A second one ends it at once.
+    """
+
+    def told(number: int, _frame: FrameType | None) -> None:
+        for each in ENDING:
+            signal.signal(each, signal.SIG_DFL)
+        raise Told(number)
+
+    for number in ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
+            signal.signal(number, told)
+
+
+def _end_by(number: int) -> NoReturn:
+    """Ends by a signal, as whoever sent it expects."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)  # it was blocked
 
 
 def _mend_streams() -> None:

@@ -30,13 +30,15 @@ DeviceOption = Annotated[
     str,
     typer.Option(
         "--device",
-        help="auto (what the artifact is for, else the CPU), cpu, rocm or cuda (with :N or "
-        ":PCI-ID), or rocm:emulated-gfx1100.",
+        help="auto (what the artifact is for; for a model a GPU where one is usable, else the "
+        "CPU), cpu, rocm or cuda (with :N or :PCI-ID), or rocm:emulated-gfx1100.",
     ),
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", "-t", help="Threads. [default: physical cores]", show_default=False),
+    typer.Option(
+        "--threads", "-t", help="Of the CPU. [default: physical cores]", show_default=False
+    ),
 ]
 ContextOption = Annotated[
     int | None,
@@ -48,8 +50,12 @@ ContextOption = Annotated[
     ),
 ]
 TargetOption = Annotated[
-    str,
-    typer.Option("--target", help="What to compile for: native (of --device), or a target's name."),
+    str | None,
+    typer.Option(
+        "--target",
+        help="What to compile for: native, or a target's name. [default: native, of --device]",
+        show_default=False,
+    ),
 ]
 QuantOption = Annotated[
     str | None,
@@ -60,11 +66,12 @@ QuantOption = Annotated[
     ),
 ]
 ActivationsOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--activations",
         help="Of quantized products: int16 (15 bits), int8 (faster, coarser) or float32 (exact). "
-        "On GPUs float16 (the default there, which int16 means, too) or bfloat16.",
+        "On GPUs float16 (which int16 means, too) or bfloat16. [default: int16; float16 on GPUs]",
+        show_default=False,
     ),
 ]
 

@@ -29,7 +29,7 @@ def command(
         _print_catalogue(json_output)
         return
     request = ModelRequest(choose_model(model, model_option), cache_dir=cache_dir)
-    path = Path(request.fetch(request.prepare_settings()))
+    path = Path(request.fetch())
     if json_output:
         print_json({"model": request.model, "path": str(path)})
     else:

@@ -32,7 +32,8 @@ def command(
     from pumice.weights.write import write_quantized
 
     request = ModelRequest(choose_model(model, None), quantization=quant, cache_dir=cache_dir)
-    source = Path(request.fetch(request.prepare_settings()))
+    request.check()
+    source = Path(request.fetch())
     with make_progress(quiet=False) as report:
         written = write_quantized(
             source, quant, output, lambda what, done, total: report("quantize", done, total)

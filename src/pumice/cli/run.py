@@ -39,9 +39,9 @@ def command(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     context: options.ContextOption = None,
-    target: options.TargetOption = "native",
+    target: options.TargetOption = None,
     quant: options.QuantOption = None,
-    activations: options.ActivationsOption = "int16",
+    activations: options.ActivationsOption = None,
     cache_dir: options.CacheDirOption = None,
 ) -> None:
     """Complete a text, or answer one message, and leave."""

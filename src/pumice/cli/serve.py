@@ -112,9 +112,9 @@ def command(
     device: options.DeviceOption = "auto",
     threads: options.ThreadsOption = None,
     context: options.ContextOption = None,
-    target: options.TargetOption = "native",
+    target: options.TargetOption = None,
     quant: options.QuantOption = None,
-    activations: options.ActivationsOption = "int16",
+    activations: options.ActivationsOption = None,
     cache_dir: options.CacheDirOption = None,
 ) -> None:
     """Serve a model: OpenAI's, Anthropic's and Ollama's protocols, and a page for the browser."""
@@ -140,14 +140,15 @@ def command(
             raise UsageError(f"--{option} is {value}; it must be at least 1")
     if speculate not in ("ngram", "off"):
         raise UsageError(f"--speculate is {speculate!r}; allowed: ngram, off")
-    prepare_settings = request.prepare_settings()
+    request.check()
 
     from pumice.server.serve import bind
 
     sock = bind(host, port)  # a port in use is told before a model is fetched and loaded
     try:
-        artifact = request.prepare(prepare_settings)
-        guessing = None if draft is None else dataclasses.replace(request, model=draft)
+        request = request.settled()
+        artifact = request.prepare(text=True)
+        guessing = None if draft is None else _draft_request(request, draft)
         engine = _load(
             request, artifact, cache_tokens, max_waiting=max_waiting, max_running=max_running,
             speculation=_speculation(speculate, guessing, artifact),
@@ -192,6 +193,16 @@ def _load(
         contexts=_CONTEXTS,
         **options,
     )
+
+
+def _draft_request(request: ModelRequest, draft: str) -> ModelRequest:
+    """The draft model, compiled as the model is; an artifact is what it is."""
+    from pumice.prepare import is_artifact
+
+    found = dataclasses.replace(request, model=draft)
+    if is_artifact(draft):
+        found = dataclasses.replace(found, target=None, quantization=None, activations=None)
+    return found.settled()
 
 
 def _speculation(method: str, draft: ModelRequest | None, artifact: Path) -> Speculation | None:

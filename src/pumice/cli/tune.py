@@ -96,9 +96,9 @@ def model_problems(
     """(sizes, problem) of a model's calls on the GPU at hand, of the operators named (all when none
     is) whose sizes hold `rows`. UsageError when none is left."""
     from pumice.cli.gpu import require_gpu
-    from pumice.cli.summary import RANDOM
     from pumice.errors import UsageError
     from pumice.settings import Settings
+    from pumice.summary import RANDOM
 
     target = require_gpu()
     from pumice.compiler.compile import CompileOptions

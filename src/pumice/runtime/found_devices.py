@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from pathlib import Path
 
 from pumice.errors import PumiceError
 from pumice.runtime.devices.driver import choose
 from pumice.runtime.devices.driver.library import Driver
 from pumice.runtime.devices.driver.properties import DeviceProperties
+
+# What the kernel shows when there is such a GPU, whether or not its driver library is installed.
+NODES = {"rocm": Path("/dev/kfd"), "cuda": Path("/dev/nvidiactl")}
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,13 @@ class DriverReport:
     devices: tuple[DeviceProperties, ...]
     missing: str = ""
     hint: str = ""
+
+    @property
+    def obstacle(self) -> str:
+        """What is between this machine and a GPU that it has; "" when it has none, or it works."""
+        if self.missing and NODES[self.api].exists():
+            return f"{NODES[self.api]} is here, but {self.missing}"
+        return ""
 
 
 def report(api: str) -> DriverReport:

@@ -12,6 +12,7 @@ from pumice.runtime.gpu_inputs import PackedInputs
 from pumice.runtime.gpu_kernels import code_bytes
 from pumice.runtime.gpu_plans import PlanShape, PlanTable
 from pumice.runtime.gpu_weights import WeightLayout
+from pumice.runtime.memory import check_context
 
 # What stays free: captured graphs, the driver's own needs, a desktop on the same card.
 _HEADROOM_BYTES = 256 << 20
@@ -93,20 +94,20 @@ def plan_cache(
 
     num_blocks: exactly so many. Else context_length: as many contexts of that length as `contexts`
     says (1), as far as they fit. Else: what is left, up to `contexts` (all that run at once) of the
-    longest. UsageError for what the model does not allow, OutOfMemoryError for what does not fit,
-    with what would.
+    longest. ContextLengthError for more than the model allows, OutOfMemoryError for what does not
+    fit, with what would.
     """
     size, block_bytes = manifest.cache.block_size, manifest.cache.bytes_per_block()
     longest = longest_context(manifest, widest)
-    if context_length is not None and not 1 <= context_length <= longest:
-        raise UsageError(
-            f"context length {context_length:,} is outside 1 to {longest:,}"
-            + (
-                ", the model's own"
-                if longest == manifest.model.context_length
-                else f", what the artifact was compiled for (the model has "
-                f"{manifest.model.context_length:,})"
-            )
+    if context_length is not None:
+        own = longest == manifest.model.context_length
+        check_context(
+            context_length,
+            longest,
+            "the model's own"
+            if own
+            else "what the artifact was compiled for (the model has "
+            f"{manifest.model.context_length:,})",
         )
     if num_blocks is not None and num_blocks < 1:
         raise UsageError(f"num_blocks is {num_blocks}; it must be at least 1")

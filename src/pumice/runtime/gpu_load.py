@@ -37,7 +37,7 @@ def load_gpu(
     """
     plans = PlanTable(manifest)
     need = fixed_need(directory, manifest, plans)
-    opened = open_for(manifest, device)
+    opened = open_for(manifest, device, need.total)
     cache = plan_cache(
         manifest,
         plans.widest,
@@ -59,8 +59,10 @@ def load_gpu(
     )
 
 
-def open_for(manifest: Manifest, device: str) -> DriverDevice:
-    """The device that a name means, which must be one that the artifact's code runs on."""
+def open_for(manifest: Manifest, device: str, need: int = 0) -> DriverDevice:
+    """The device that a name means, which must be one that the artifact's code runs on. need: bytes
+    that it should have free, where the name leaves a choice.
+    """
     api, arch = str(manifest.target["api"]), str(manifest.target["arch"])
     if api not in choose.TABLES:
         raise ArtifactError(f"{_made_for(manifest)}; this version cannot run that")
@@ -82,7 +84,7 @@ def open_for(manifest: Manifest, device: str) -> DriverDevice:
         found = choose.devices(driver)
         if name.ordinal is None and name.pci is None:  # any device of the API will do
             found = [p for p in found if runs_on(arch, p.arch)] or found
-        chosen = choose.choose(found, name)
+        chosen = choose.pick(driver, found, name, need)
     except DeviceError as error:
         hint = f"{error.hint or ''} This machine has {devices_here()}.{_emulated(api, arch)}"
         raise DeviceError(f"{_made_for(manifest)}: {error.message}", hint=hint.strip()) from None
@@ -106,7 +108,8 @@ def find_device(device: str) -> DeviceProperties:
     """The properties of the GPU that a name means. DeviceError lists what there is."""
     name = choose.parse(device)
     try:
-        return choose.choose(choose.devices(choose.open_driver(name)), name)
+        driver = choose.open_driver(name)
+        return choose.pick(driver, choose.devices(driver), name)
     except DeviceError as error:
         raise DeviceError(
             error.message, hint=f"{error.hint or ''} This machine has {devices_here()}.".strip()

@@ -11,7 +11,7 @@ from pumice.runtime.devices.cpu import CpuDevice
 from pumice.runtime.executor import Executor
 from pumice.runtime.gpu_executor import GpuExecutor
 from pumice.runtime.gpu_load import load_gpu
-from pumice.runtime.memory import available_bytes
+from pumice.runtime.memory import available_bytes, check_context
 from pumice.targets.detect import cpu_features
 
 DEFAULT_CONTEXT = 8192  # tokens of cache when nobody says otherwise and the model allows as many
@@ -73,10 +73,8 @@ def load(
     longest = manifest.model.context_length
     if context_length is None:
         context_length = min(longest, DEFAULT_CONTEXT)
-    elif not 1 <= context_length <= longest:
-        raise UsageError(
-            f"context length {context_length:,} is outside 1 to {longest:,}, the model's own"
-        )
+    else:
+        check_context(context_length, longest, "the model's own")
     cache = manifest.cache
     given = num_blocks is not None
     if num_blocks is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pumice.errors import ContextLengthError, UsageError
+
 
 def available_bytes() -> int | None:
     """Bytes that can be had without swapping: the smaller of the system's and the control group's
@@ -39,3 +41,15 @@ def _control_group() -> int | None:
         except (OSError, ValueError):
             continue
     return None
+
+
+def check_context(asked: int, longest: int, whose: str) -> None:
+    """UsageError when a context has no token, ContextLengthError when it has more than `longest`;
+    whose: a few words on where that bound comes from.
+    """
+    if asked < 1:
+        raise UsageError(f"context is {asked:,}; it must be at least 1 token")
+    if asked > longest:
+        raise ContextLengthError(
+            f"a context of {asked:,} tokens was asked for; {longest:,} are allowed, {whose}"
+        )

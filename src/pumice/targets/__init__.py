@@ -21,9 +21,9 @@ TARGETS: tuple[Target, ...] = (*CPU_TARGETS, *GPU_TARGETS)
 
 
 def get_target(name: str) -> Target:
-    """The row of that name; UsageError names the known ones."""
+    """The row of that name, in whatever case; UsageError names the known ones."""
     for target in TARGETS:
-        if target.name == name:
+        if target.name == name.strip().lower():
             return target
     raise UsageError(
         f"target {name!r} is unknown; known: {', '.join(t.name for t in TARGETS)}",

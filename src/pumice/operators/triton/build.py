@@ -139,7 +139,7 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
             raise _failure(launch, target, error) from error
         raise StorageError(
             f"Triton cannot write its cache of kernels: {error}",
-            hint="Free some space, or choose another place: TRITON_CACHE_DIR (else ~/.triton).",
+            hint="Free some space, or choose another place: --cache-dir, or TRITON_CACHE_DIR.",
         ) from error
     except Exception as error:  # Triton raises many kinds, from Python and from LLVM
         raise _failure(launch, target, error) from error

@@ -1,6 +1,6 @@
 """From a device's name to the device.
 
-    cuda, rocm                the discrete device with the most memory (of equals, the first)
+    cuda, rocm                the discrete device with the most free memory (of equals, the first)
     cuda:1                    by its number among those the driver shows
     rocm:0000:03:00.0         by PCI id; 03:00.0 will do
     rocm:emulated-gfx1100     an emulated card of that architecture, in this process
@@ -15,10 +15,11 @@ import importlib
 import re
 from dataclasses import dataclass
 
-from pumice.errors import DeviceError, UsageError
+from pumice.errors import DeviceError, PumiceError, UsageError
 from pumice.runtime.devices.driver import cuda, rocm
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.library import Driver, load
+from pumice.runtime.devices.driver.memory import MemoryInfo
 from pumice.runtime.devices.driver.properties import (
     DeviceProperties,
     device_count,
@@ -29,6 +30,7 @@ from pumice.runtime.devices.driver.table import DriverTable
 TABLES: dict[str, DriverTable] = {"cuda": cuda.TABLE, "rocm": rocm.TABLE}
 # api → the function that opens an emulated card's library by its architecture.
 EMULATED = {"rocm": "pumice.emulator.hip.library:open_library"}
+_EQUAL = 1 << 30  # bytes
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
 
 
@@ -79,8 +81,45 @@ def devices(driver: Driver) -> list[DeviceProperties]:
     return [read_properties(driver, ordinal) for ordinal in range(device_count(driver))]
 
 
+def memory_of(driver: Driver, properties: DeviceProperties) -> MemoryInfo:
+    """Free and total bytes of a device now; DeviceError when it cannot be opened."""
+    return DriverDevice(driver, properties).memory()
+
+
+def rank(properties: DeviceProperties, memory: MemoryInfo) -> tuple[bool, int, int, int]:
+    """The device that suits best has the largest: discrete, much free memory (what differs by less
+    than _EQUAL is equal, as desktops take and give some), much memory, first.
+    """
+    return (
+        not properties.integrated,
+        memory.free // _EQUAL,
+        properties.memory_bytes,
+        -properties.ordinal,
+    )
+
+
+def pick(
+    driver: Driver, found: list[DeviceProperties], name: DeviceName, need: int = 0
+) -> DeviceProperties:
+    """`choose`, but where the name leaves several to choose from, the best by `rank` of those with
+    `need` bytes free; of all when none has so many.
+    """
+    if name.ordinal is not None or name.pci is not None or len(found) < 2:
+        return choose(found, name)
+    ranked = []
+    for properties in found:
+        try:
+            memory = memory_of(driver, properties)
+        except PumiceError:  # taken by another process for itself, for instance
+            continue
+        ranked.append((memory.free >= need, rank(properties, memory), properties))
+    if not ranked:
+        return choose(found, name)  # opening it will say what is wrong
+    return max(ranked, key=lambda row: row[:2])[2]
+
+
 def choose(found: list[DeviceProperties], name: DeviceName) -> DeviceProperties:
-    """DeviceError lists what there is."""
+    """By what devices are, without asking what they do now. DeviceError lists what there is."""
     if not found:
         raise DeviceError(
             f"the {name.api} driver shows no device",
@@ -104,4 +143,4 @@ def open_device(name: str) -> DriverDevice:
     """A device by name, ready for the calling thread."""
     parsed = parse(name)
     driver = open_driver(parsed)
-    return DriverDevice(driver, choose(devices(driver), parsed))
+    return DriverDevice(driver, pick(driver, devices(driver), parsed))

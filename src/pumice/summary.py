@@ -15,8 +15,10 @@ from pumice.errors import OutOfMemoryError
 if TYPE_CHECKING:
     from pumice.models.config import ModelConfig
     from pumice.quantization import QuantFormat
+    from pumice.targets import Target
 
 DEFAULT_CONTEXT = 8192  # as the runtime's
+GPU_LEAST_CONTEXT = 512  # as the runtime's
 RANDOM = "random:"
 _DEFAULT_FORMAT = "q4f16_1"  # of float matrices, when nothing else is asked for
 
@@ -69,6 +71,22 @@ class ModelSummary:
         widths = 4 * config.hidden_size + 4 * config.intermediate_size
         widths += 2 * heads * config.head_dim
         return 4 * (max_tokens * widths + max_rows * config.vocab_size)
+
+    def gpu_bytes(self, target: Target, context: int | None) -> int:
+        """About what the model takes at least on a GPU: weights in the forms that its kernels read,
+        a cache of `context` tokens (or the fewest that are worth loading), work space.
+        """
+        from pumice.compiler.gpu.weights import make_weight
+        from pumice.quantization import get_format
+
+        weights = sum(
+            make_weight(
+                t.name, (t.name,), t.shape, get_format(t.packed_format), target, "float16"
+            ).nbytes
+            for t in self.tensors
+        )
+        tokens = context or min(self.config.context_length, GPU_LEAST_CONTEXT)
+        return weights + tokens * self.cache_bytes_per_token + self.work_bytes()
 
     def context(self, asked: int | None) -> int:
         """Tokens of cache that a load will make."""
