@@ -17,7 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1] / "src" / "pumice"
 
-_BASE = frozenset({"_version", "errors", "dtypes", "artifact", "files", "processes", "event_loop"})
+_BASE = frozenset(
+    {"_version", "errors", "dtypes", "artifact", "artifact_files", "files", "processes"}
+    | {"event_loop"}
+)
 _OPERATORS = _BASE | {"targets", "quantization", "binary", "operators"}
 # `text` turns a file's vocabulary into the artifact's tokenizer.json, and reads that again.
 _BUILD = _OPERATORS | {"tuning", "models", "weights", "compiler", "text"}
@@ -30,6 +33,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "settings": frozenset({"errors"}),
     "dtypes": frozenset({"errors"}),
     "artifact": frozenset({"errors"}),
+    "artifact_files": frozenset({"errors", "artifact"}),
     "files": frozenset({"errors"}),
     "processes": frozenset(),
     "event_loop": frozenset(),

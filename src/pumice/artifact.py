@@ -5,6 +5,7 @@ An artifact is a directory:
     model.so        (cpu) kernels; *.hsaco, *.cubin, *.wgsl, *.cl for other devices
     weights.safetensors   weights in the target's packed layout, mapped and not read
     tokenizer.json, chat_template.jinja, generation.json
+The manifest vouches for the other files (`artifact_files`), and its checksum for itself.
 
 A *plan* is an ordered list of launches over one arena. Its integers are expressions of the batch's
 symbols:
@@ -29,6 +30,7 @@ for every such R. They read output "logits" float32[R, V] and the inputs "temper
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -41,7 +43,8 @@ from pumice.errors import ArtifactError
 SCHEMA = 2
 CACHE_ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes, by element type
 FILL = "fill"
-_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
+AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
+_UNKNOWN = "0" * 64  # where the checksum of a text goes
 Expr = Any  # int | str | list[Expr]; recursive aliases are beyond Python 3.10's mypy
 
 
@@ -150,6 +153,16 @@ class WeightRecord:
 
 
 @dataclass(frozen=True)
+class FileRecord:
+    """A file of the artifact as it was written. sha256: of its bytes; head: of the first MiB."""
+
+    name: str  # below the artifact, with /
+    bytes: int
+    sha256: str
+    head: str
+
+
+@dataclass(frozen=True)
 class CacheSpec:
     """The paged key/value cache. Shapes are a block's, for one layer; a device multiplies by blocks
     and layers."""
@@ -206,11 +219,14 @@ class Manifest:
     memory: dict[str, int] = field(default_factory=dict)  # weights, arena, cache_block
     options: dict[str, Any] = field(default_factory=dict)  # how it was compiled: activations …
     weights: tuple[WeightRecord, ...] = ()  # GPUs
+    files: tuple[FileRecord, ...] = ()  # all but the manifest
 
     def save(self, path: Path) -> None:
-        """Writes it: a launch or a weight a line, the rest indented."""
+        """Writes it: a launch or a weight a line, the rest indented. Its checksum is the SHA-256
+        of the text with a checksum of zeros.
+        """
         rest = dataclasses.replace(self, entries={}, weights=())
-        data = dataclasses.asdict(rest)
+        data: dict[str, Any] = {"checksum": _UNKNOWN, **dataclasses.asdict(rest)}
         data["entries"] = {name: f"<plan {name}>" for name in self.entries}
         data["weights"] = "<weights>"
         text = json.dumps(data, indent=1)
@@ -218,27 +234,40 @@ class Manifest:
             text = text.replace(json.dumps(f"<plan {name}>"), _plan_text(plan), 1)
         weights = [json.dumps(dataclasses.astuple(weight)) for weight in self.weights]
         text = text.replace('"<weights>"', "[" + ",\n  ".join(weights) + "]", 1)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text.replace(_UNKNOWN, _checksum(text), 1), encoding="utf-8")
 
     @staticmethod
     def load(path: Path) -> Manifest:
         """Reads a manifest. ArtifactError when it is missing, damaged or of another schema."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            data = json.loads(text)
         except FileNotFoundError:
             raise ArtifactError(f"{path.parent} is no artifact: it has no {path.name}") from None
         except (OSError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be read: {error}", hint=_AGAIN) from None
+            raise ArtifactError(f"{path} cannot be read: {error}", hint=AGAIN) from None
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             found = data.get("schema") if isinstance(data, dict) else None
             raise ArtifactError(
                 f"{path} has schema {found!r}; this version reads {SCHEMA}",
-                hint=_AGAIN,
+                hint=AGAIN,
+            )
+        known = data.get("checksum")
+        # Those of versions before it was kept have none, and list no files either.
+        if ("files" in data or known is not None) and known != _checksum(
+            text.replace(str(known), _UNKNOWN, 1)
+        ):
+            raise ArtifactError(
+                f"{path} is damaged: its contents are not those that were written", hint=AGAIN
             )
         try:
             return _manifest(data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{path} is damaged: {error!r}", hint=_AGAIN) from None
+            raise ArtifactError(f"{path} is damaged: {error!r}", hint=AGAIN) from None
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _plan_text(plan: Plan) -> str:
@@ -332,4 +361,5 @@ def _manifest(data: dict[str, Any]) -> Manifest:
             WeightRecord(name, dtype, tuple(shape), fill)
             for name, dtype, shape, fill in data.get("weights", ())
         ),
+        files=tuple(FileRecord(**record) for record in data.get("files", ())),
     )

@@ -123,8 +123,8 @@ def test_where_triton_keeps_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing_beside_the_output(number: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pumice", "compile", "--random-weights", "tinyllama-1.1b", "--device",
-         "cpu", "-o", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")],
+        [sys.executable, "-m", "pumice", "compile", "--random-weights", "tinyllama-1.1b",
+         "--device", "cpu", "-o", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")],
         stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )  # fmt: skip

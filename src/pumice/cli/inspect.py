@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pumice.cli import options
+from pumice.errors import ArtifactError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,13 @@ def command(
     model_option: options.ModelOption = None,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     kernels: Annotated[bool, typer.Option(help="List an artifact's kernels with reasons.")] = True,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Of an artifact: compare every byte of its files with what was written.",
+        ),
+    ] = False,
     context: options.ContextOption = None,
     quant: options.QuantOption = None,
     json_output: options.JsonOption = False,
@@ -87,8 +95,12 @@ def command(
     name = choose_model(model, model_option)
     request = ModelRequest(name, quantization=quant, context=context, cache_dir=cache_dir)
     request.check()
+    if check and not is_artifact(name):
+        raise UsageError(f"--check is of an artifact; {name} is a model")
     if is_artifact(name):
         manifest = Manifest.load(Path(name) / "manifest.json")
+        if check:
+            _check(Path(name), manifest)
         if manifest.target.get("api") != "cpu":
             from pumice.cli import inspect_gpu
 
@@ -112,6 +124,20 @@ def command(
         print_json(data)
     else:
         _print_model(stdout(), summary, context, tensors)
+
+
+def _check(directory: Path, manifest: Manifest) -> None:
+    """ArtifactError for files that are not as they were written."""
+    from pumice.artifact import AGAIN
+    from pumice.artifact_files import check_files
+    from pumice.cli.console import note
+
+    if not manifest.files:
+        raise ArtifactError(
+            f"{directory} was compiled before checksums were kept: nobody can tell", hint=AGAIN
+        )
+    compared = check_files(directory, manifest, whole=True)
+    note(f"{len(manifest.files)} files and the manifest, {_mb(compared)}: all as written")
 
 
 def facts_table() -> Table:

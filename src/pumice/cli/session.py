@@ -190,6 +190,8 @@ class ModelRequest:
         The memory that the model will need is compared with what is free before it is compiled.
         text: a tokenizer is needed; UnsupportedError, before anything is compiled, without.
         """
+        from pumice.artifact import Manifest
+        from pumice.artifact_files import MANIFEST, check_files
         from pumice.cli.progress import download_progress
         from pumice.prepare import prepare
         from pumice.text.tokenizer import TOKENIZER_FILE
@@ -204,6 +206,8 @@ class ModelRequest:
                 check=lambda source: self._check(source, prepare_settings, text),
             )
         if text and not (directory / TOKENIZER_FILE).is_file():
+            # An error of its own kind where there was one once.
+            check_files(directory, Manifest.load(directory / MANIFEST))
             raise no_tokenizer(self.model)
         return directory
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from pumice._version import __version__
-from pumice.artifact import CacheSpec, Manifest, ModelInfo
+from pumice.artifact import CacheSpec, Manifest
 from pumice.compiler.codegen import build_library
 from pumice.compiler.dump import Dump
-from pumice.compiler.graph import from_relax
 from pumice.compiler.lower import Lowering
+from pumice.compiler.manifest import Contents, write_manifest
 from pumice.compiler.passes import PASSES, PassContext
+from pumice.compiler.phases import fused_graphs
 from pumice.compiler.source import ModelSource, open_model
 from pumice.compiler.weights import write_weights
 from pumice.errors import UnsupportedError, UsageError
@@ -107,22 +104,10 @@ def _compile(
     digest: str,
     tell: Report,
 ) -> Manifest:
-    from pumice.models.trace import ENTRIES
-
-    config, record = model.config, model.record
+    config = model.config
     model.save_text(work)  # first: a tokenizer that cannot be read is known before minutes of work
-    tell("1 trace", 0, 1)
-    module = record.trace(config, block_size=options.block_size)
-    graphs = {name: from_relax(name, module[name]) for name in ENTRIES}
-    dump.graphs("1-trace", graphs)
-    tell("1 trace", 1, 1)
-
     context = PassContext(formats=model.formats, activations=options.activations)
-    for index, (name, run) in enumerate(PASSES):
-        tell("2 fuse", index, len(PASSES))
-        graphs = {entry: run(graph, context) for entry, graph in graphs.items()}
-        dump.graphs(f"2-fuse-{index + 1}-{name}", graphs)
-    tell("2 fuse", len(PASSES), len(PASSES))
+    graphs = fused_graphs(model, PASSES, context, options.block_size, dump, tell)
 
     lowering = Lowering(target, model.formats, model.shapes, options.block_size)
     blocks = -(-config.context_length // options.block_size)
@@ -170,11 +155,6 @@ def _compile(
         model.load,
         lambda done, total: tell("7 pack weights", done, total),
     )
-    decode_bytes = sum(
-        launch.bytes_read
-        for launch in plans["decode"].launches
-        if isinstance(launch.bytes_read, int)
-    )
     head_dim, kv = config.head_dim, config.num_key_value_heads
     cache = CacheSpec(
         layers=config.num_hidden_layers,
@@ -182,51 +162,14 @@ def _compile(
         k_block_shape=(kv, head_dim, options.block_size),
         v_block_shape=(kv, options.block_size, head_dim),
     )
-    manifest = Manifest(
-        pumice=__version__,
-        target={
-            "name": target.name,
-            "api": target.api,
-            "arch": target.arch,
-            "features": sorted(target.features),
-        },
-        model=ModelInfo(
-            name=model.name,
-            architecture=record.model_type,
-            vocab_size=config.vocab_size,
-            context_length=config.context_length,
-            parameters=int(sum(np.prod(shape) for shape in model.shapes.values())),
-            weight_bytes=weight_bytes,
-            bytes_per_token=int(decode_bytes),
-            quantization=model.quantization,
-            source=str(model.path),
-            digest=digest,
-            config=config.as_dict(),
-        ),
-        cache=cache,
-        entries=plans,
-        kernels=tuple(lowering.records.values()),
-        versions=_versions(),
-        memory={
-            "weights": weight_bytes,
-            "arena": max(plan.arena_bytes for plan in plans.values()),
-            "cache_block": cache.bytes_per_block(),
-        },
-        options={
-            "activations": options.activations,
-            "max_tokens": options.max_tokens,
-            "max_sequences": options.max_sequences,
-            "max_rows": options.max_rows,
-        },
-    )
-    manifest.save(work / "manifest.json")
     dump.notes(context.notes)
-    if dump.root is not None:
-        shutil.copy(work / "manifest.json", dump.root / "7-manifest.json")
-    return manifest
-
-
-def _versions() -> dict[str, str]:
-    import tvm
-
-    return {"tvm": str(tvm.__version__), "numpy": np.__version__}
+    contents = Contents(
+        plans=plans,
+        single=plans["decode"],
+        kernels=lowering.records.values(),
+        cache=cache,
+        weight_bytes=weight_bytes,
+        packages=("apache-tvm",),
+        options={"activations": options.activations},
+    )
+    return write_manifest(work, model, target, options, contents, dump, digest)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pumice.artifact import FILL, BufferRef, Manifest, Plan, evaluate
+from pumice.artifact import AGAIN, FILL, BufferRef, Manifest, Plan, evaluate
 from pumice.errors import ArtifactError, PumiceError, UnsupportedError
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.graph import Graph
@@ -29,7 +29,6 @@ from pumice.runtime.gpu_sampling import Drawn, runs
 from pumice.runtime.gpu_weights import DeviceWeights, Progress, WeightLayout
 from pumice.runtime.step import RowSampling, SampledStep, StepBatch, StepLimits
 
-_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 _STAGES = 2  # batches that may be on their way at once
 _Issue = Callable[[Stream], None]
 
@@ -142,7 +141,7 @@ class GpuExecutor:
                 return self._inputs.address + inputs.offsets[ref.name] + ref.offset
             case "cache":
                 return self._cache.address(ref.name, ref.layer) + ref.offset
-        raise ArtifactError(f"the plan refers to the unknown space {ref.space!r}", hint=_AGAIN)
+        raise ArtifactError(f"the plan refers to the unknown space {ref.space!r}", hint=AGAIN)
 
     def _issues(self, plan: Plan, shaped: ShapedPlan, inputs: PackedInputs) -> list[_Issue]:
         """What puts each launch of a plan into a stream: the shaped one's, or one after it."""
@@ -177,9 +176,7 @@ class GpuExecutor:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             if isinstance(error, PumiceError):
                 raise
-            raise ArtifactError(
-                f"plan {shaped.name!r} is damaged: {error!r}", hint=_AGAIN
-            ) from None
+            raise ArtifactError(f"plan {shaped.name!r} is damaged: {error!r}", hint=AGAIN) from None
 
         def record() -> None:
             for issue in issues:
@@ -225,7 +222,7 @@ class GpuExecutor:
         if not self.samples:
             raise UnsupportedError(
                 f"the artifact of {self.manifest.model.name} has no plans that draw tokens",
-                hint=_AGAIN,
+                hint=AGAIN,
             )
         shaped = self._plans.choose(batch, self.limits)
         self.device.activate()

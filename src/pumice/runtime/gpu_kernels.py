@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pumice.artifact import KernelRecord, Launch, Manifest
+from pumice.artifact import AGAIN, KernelRecord, Launch, Manifest
 from pumice.errors import ArtifactError
 from pumice.runtime.devices.driver import launch as driver_launch
 from pumice.runtime.devices.driver.device import DriverDevice
 
 _ELF = b"\x7fELF"
-_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 
 
 class Kernels:
@@ -35,13 +34,13 @@ class Kernels:
         if record is None:
             raise ArtifactError(
                 f"launch {launch.label!r} names kernel {launch.kernel!r}, which is not listed",
-                hint=_AGAIN,
+                hint=AGAIN,
             )
         if launch.grid is None or len(values) != len(record.kinds):
             raise ArtifactError(
                 f"launch {launch.label!r} of {launch.kernel!r} has grid {launch.grid} and "
                 f"{len(values)} arguments; the kernel has {len(record.kinds)}",
-                hint=_AGAIN,
+                hint=AGAIN,
             )
         arguments = driver_launch.Arguments(record.kinds)
         arguments.set_all(values)
@@ -60,16 +59,16 @@ def code_bytes(directory: Path, manifest: Manifest) -> int:
     try:
         return sum((directory / f).stat().st_size for f in {r.file for r in manifest.kernels})
     except OSError as error:
-        raise ArtifactError(f"the artifact lacks kernels: {error}", hint=_AGAIN) from None
+        raise ArtifactError(f"the artifact lacks kernels: {error}", hint=AGAIN) from None
 
 
 def _read(path: Path) -> bytes:
     try:
         image = path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from None
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}", hint=AGAIN) from None
     if not image.startswith(_ELF):  # hsaco and cubin are ELF files
         raise ArtifactError(
-            f"{path} is damaged: its {len(image):,} bytes are no ELF file", hint=_AGAIN
+            f"{path} is damaged: its {len(image):,} bytes are no ELF file", hint=AGAIN
         )
     return image

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pumice.artifact import Manifest, Plan
+from pumice.artifact import AGAIN, Manifest, Plan
 from pumice.errors import ArtifactError, UnsupportedError, UsageError
 from pumice.runtime.step import StepBatch, StepLimits
 
 _NAME = re.compile(r"([a-z_]+)@(\d+)x(\d+)x(\d+)")
-_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 
 
 @dataclass(frozen=True, order=True)
@@ -77,7 +76,7 @@ class PlanTable:
             raise ArtifactError(
                 f"the artifact has plans for {', '.join(manifest.entries) or 'nothing'}; at least "
                 "one extend@… is needed",
-                hint=_AGAIN,
+                hint=AGAIN,
             )
         most = max((p.shape.rows for p in self.of("decode")), default=0)
         self._order = np.arange(most, dtype=np.int32)
@@ -160,6 +159,6 @@ def _shaped(name: str, plan: Plan) -> ShapedPlan | None:
     if bounds != sizes or not rows:
         raise ArtifactError(
             f"plan {name!r} has the bounds {plan.bounds}, which are not those of its name",
-            hint=_AGAIN,
+            hint=AGAIN,
         )
     return ShapedPlan(name, match[1], PlanShape(sizes[0], sizes[1], sizes[2], rows), plan)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pumice.artifact import WeightRecord
+from pumice.artifact import AGAIN, WeightRecord
 from pumice.dtypes import itemsize, numpy_dtype
 from pumice.errors import ArtifactError
 from pumice.runtime.devices.driver.device import DriverDevice
@@ -23,7 +23,6 @@ ALIGNMENT = 256
 _PADDING = 64  # bytes: a tensor of the file ends at a multiple of it
 FILE = "weights.safetensors"
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 _CHUNK = 8 << 20  # random bytes that are made once
 _SPREAD = 0.02  # standard deviation of random floats, as models are initialized
 
@@ -106,7 +105,7 @@ class DeviceWeights:
             return self.buffer.address + self._layout.offsets[name]
         except KeyError:
             raise ArtifactError(
-                f"a plan names the weight {name!r}, which the manifest does not list", hint=_AGAIN
+                f"a plan names the weight {name!r}, which the manifest does not list", hint=AGAIN
             ) from None
 
 
@@ -118,7 +117,7 @@ def _checked(
         raise ArtifactError(
             f"{path}: tensor {record.name!r} has {data.size:,} bytes; {record.dtype}"
             f"{list(record.shape)} takes {nbytes(record):,}",
-            hint=_AGAIN,
+            hint=AGAIN,
         )
     return data[:size]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pumice.artifact import Manifest
+from pumice.artifact import AGAIN, Manifest
+from pumice.artifact_files import check_files
 from pumice.errors import ArtifactError, OutOfMemoryError, UsageError
 from pumice.runtime.devices.cpu import CpuDevice
 from pumice.runtime.executor import Executor
@@ -46,6 +47,7 @@ def load(
     """
     directory = Path(directory)
     manifest = Manifest.load(directory / "manifest.json")
+    check_files(directory, manifest, without_weights=random_weights)
     if contexts is not None and contexts < 1:
         raise UsageError(f"contexts is {contexts}; it must be at least 1")
     if manifest.target.get("api") != "cpu":
@@ -87,7 +89,7 @@ def load(
     except OSError as error:
         raise ArtifactError(
             f"{directory} has no weights.safetensors: {error.strerror}",
-            hint="Compile the model again: pumice compile MODEL --rebuild",
+            hint=AGAIN,
         ) from None
     need = weights + num_blocks * cache.bytes_per_block() + arena
     free = available_bytes()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pumice.artifact import AGAIN
 from pumice.errors import ArtifactError
 
 ALIGNMENT = 64
-_AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 
 
 class MappedWeights:
@@ -28,12 +28,12 @@ class MappedWeights:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be mapped: {error}", hint=_AGAIN) from None
+            raise ArtifactError(f"{path} cannot be mapped: {error}", hint=AGAIN) from None
         self.nbytes = len(self._map)
         size = int.from_bytes(self._map[:8], "little") if self.nbytes >= 8 else -1
         if not 0 < size <= self.nbytes - 8:
             raise ArtifactError(
-                f"{path} is truncated: its header would take {size:,} bytes", hint=_AGAIN
+                f"{path} is truncated: its header would take {size:,} bytes", hint=AGAIN
             )
         try:
             header = json.loads(self._map[8 : 8 + size])
@@ -43,7 +43,7 @@ class MappedWeights:
                 if name != "__metadata__"
             }
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{path} has a damaged header: {error!r}", hint=_AGAIN) from None
+            raise ArtifactError(f"{path} has a damaged header: {error!r}", hint=AGAIN) from None
         self._view = np.frombuffer(self._map, dtype=np.uint8)
         base = 8 + size
         self._tensors: dict[str, tuple[int, int]] = {}
@@ -53,7 +53,7 @@ class MappedWeights:
                     f"{path} is truncated: tensor {name!r} ends at byte {base + end:,}, "
                     f"the file at "
                     f"{self.nbytes:,}",
-                    hint=_AGAIN,
+                    hint=AGAIN,
                 )
             if (base + start) % alignment:
                 raise ArtifactError(f"{path}: tensor {name!r} is not aligned to {alignment} bytes")

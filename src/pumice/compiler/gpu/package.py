@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pumice._version import __version__
-from pumice.artifact import CacheSpec, Manifest, ModelInfo, Plan
+from pumice.artifact import CacheSpec, Manifest, Plan
 from pumice.compiler.dump import Dump
 from pumice.compiler.gpu.binaries import write_kernels
 from pumice.compiler.gpu.lower import GpuLowering
 from pumice.compiler.gpu.sampling import sampling_plans
 from pumice.compiler.gpu.shapes import PlanShape, plan_shapes
 from pumice.compiler.gpu.weights import GpuWeight, write_gpu_weights
-from pumice.compiler.graph import Graph, from_relax
+from pumice.compiler.graph import Graph
+from pumice.compiler.manifest import Contents, write_manifest
 from pumice.compiler.passes.context import PassContext
 from pumice.compiler.passes.gather_early import gather_early
 from pumice.compiler.passes.merge_linears import merge_linears
+from pumice.compiler.phases import fused_graphs
 from pumice.compiler.source import ModelSource
 from pumice.targets import Target
 from pumice.tuning.gpu import database
@@ -45,7 +42,7 @@ def package(
     tell: Callable[[str, int, int], None],
 ) -> Manifest:
     """Writes the artifact's files into `work`."""
-    config, record = model.config, model.record
+    config = model.config
     model.save_text(work)  # first: a tokenizer that cannot be read is known before minutes of work
     graphs = graphs_of(model, options, dump, tell)
     lowering = lowering_of(model, target, options)
@@ -77,54 +74,21 @@ def package(
         v_block_shape=block,
         dtype=dtype,
     )
-    manifest = Manifest(
-        pumice=__version__,
-        target={
-            "name": target.name,
-            "api": target.api,
-            "arch": target.arch,
-            "features": sorted(target.features),
-        },
-        model=ModelInfo(
-            name=model.name,
-            architecture=record.model_type,
-            vocab_size=config.vocab_size,
-            context_length=config.context_length,
-            parameters=int(sum(np.prod(shape) for shape in model.shapes.values())),
-            weight_bytes=weight_bytes,
-            bytes_per_token=sum(
-                launch.bytes_read
-                for launch in single.launches
-                if isinstance(launch.bytes_read, int)
-            ),
-            quantization=model.quantization,
-            source=str(model.path),
-            digest=digest,
-            config=config.as_dict(),
-        ),
+    contents = Contents(
+        plans=plans,
+        single=single,
+        kernels=kernels,
         cache=cache,
-        entries=plans,
-        kernels=tuple(kernels),
-        versions=_versions(),
-        memory={
-            "weights": weight_bytes,
-            "arena": max(plan.arena_bytes for plan in plans.values()),
-            "cache_block": cache.bytes_per_block(),
-        },
+        weight_bytes=weight_bytes,
+        packages=("apache-tvm", "triton"),
         options={
             "activations": dtype,
-            "max_tokens": options.max_tokens,
-            "max_sequences": options.max_sequences,
-            "max_rows": options.max_rows,
             "fusions": lowering.fusions,
             "weights": _forms(lowering.weights),
         },
         weights=tuple(row for use in lowering.weights.values() for row in use.records()),
     )
-    manifest.save(work / "manifest.json")
-    if dump.root is not None:
-        shutil.copy(work / "manifest.json", dump.root / "7-manifest.json")
-    return manifest
+    return write_manifest(work, model, target, options, contents, dump, digest)
 
 
 def lowering_of(model: ModelSource, target: Target, options: CompileOptions) -> GpuLowering:
@@ -161,19 +125,8 @@ def graphs_of(
     tell: Callable[[str, int, int], None],
 ) -> dict[str, Graph]:
     """Phases 1 and 2: the model's graphs by entry, ready to be lowered."""
-    from pumice.models.trace import ENTRIES
-
-    tell("1 trace", 0, 1)
-    module = model.record.trace(model.config, block_size=options.block_size)
-    graphs = {name: from_relax(name, module[name]) for name in ENTRIES}
-    dump.graphs("1-trace", graphs)
-    tell("1 trace", 1, 1)
     context = PassContext(formats=model.formats)
-    for index, (name, run) in enumerate(GPU_PASSES):
-        tell("2 fuse", index, len(GPU_PASSES))
-        graphs = {entry: run(graph, context) for entry, graph in graphs.items()}
-        dump.graphs(f"2-fuse-{index + 1}-{name}", graphs)
-    tell("2 fuse", len(GPU_PASSES), len(GPU_PASSES))
+    graphs = fused_graphs(model, GPU_PASSES, context, options.block_size, dump, tell)
     dump.notes(context.notes)
     return graphs
 
@@ -215,8 +168,3 @@ def _forms(weights: Mapping[str, GpuWeight]) -> dict[str, int]:
     """How many matrices are held in which form, and why."""
     matrices = [w for w in weights.values() if w.form != "vector"]
     return dict(Counter(f"{w.form}: {w.reason}" for w in matrices))
-
-
-def _versions() -> dict[str, str]:
-    packages = {"tvm": "apache-tvm", "triton": "triton", "numpy": "numpy"}
-    return {name: version(package) for name, package in packages.items()}
