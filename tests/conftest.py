@@ -12,6 +12,8 @@ from pumice.weights.hub import resolve
 
 # Kernels that tests compile contract a·b + c, as Pumice's do; Triton 3.9 warns where nobody says.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+# Triton's own place, shared by all tests: a command would take one below its --cache-dir.
+os.environ.setdefault("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from triton_code import compiled, problem_of
+from triton_code import GPU_TARGETS, compiled, problem_of
 
 from pumice.operators.flash_attention.spec import BENCH as FLASH
 from pumice.operators.mla_decode.spec import BENCH as MLA
@@ -16,7 +16,7 @@ from pumice.operators.paged_prefill.spec import BENCH as PREFILL
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.rope_cache.spec import BENCH as ROPE
 from pumice.operators.triton.plan import Problem
-from pumice.targets import GPU_TARGETS, Target
+from pumice.targets import Target
 
 MATRIX = {
     "mfma": r"\tv_mfma_f32_\w*f16",

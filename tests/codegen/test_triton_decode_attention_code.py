@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from triton_code import compiled, problem_of
+from triton_code import GPU_TARGETS, compiled, problem_of
 
 from pumice.operators.decode_attention.spec import BENCH, SPEC
 from pumice.operators.decode_attention.triton_plan import DecodeAttention
-from pumice.targets import GPU_TARGETS
 
 MATRIX = {
     "mfma": r"\tv_mfma_f32_16x16x(?:16|32)_?f16",

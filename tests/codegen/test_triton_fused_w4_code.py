@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from triton_code import compiled, problem_of
+from triton_code import ROCM_TARGETS, compiled, problem_of
 
 from pumice.operators.fused_w4.spec import SPEC, bench_problem
 from pumice.operators.fused_w4.triton_plan import Persistent
 from pumice.operators.triton.plan import Problem
-from pumice.targets import CUDA_TARGETS, ROCM_TARGETS, Target, get_target
+from pumice.targets import CUDA_TARGETS, Target, get_target
 
 SOME = [get_target(name) for name in ("gfx942", "gfx1100", "sm_90")]
 WEIGHTS = re.compile(r"ld\.global\.L1::evict_first\S*\.v4\.b32")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from matmul_code import check_plan, problem_of
+from triton_code import GPU_TARGETS
 
 from pumice.operators.gemm_fp8_block.spec import tensors as block_tensors
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.triton.plan import TensorSpec
 from pumice.targets import Target
-from pumice.targets.gpu import GPU_TARGETS
 
 (GATED,) = triton_kernels_of("gated_gemm")
 BATCHED = {kernel.name.rpartition(".")[2]: kernel for kernel in triton_kernels_of("batched_gemm")}

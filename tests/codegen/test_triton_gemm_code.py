@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from matmul_code import check_plan, problem_of
+from triton_code import GPU_TARGETS
 
 from pumice.operators.gemm.spec import SPEC
 from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.plan import Problem, TensorSpec
 from pumice.targets import Target
-from pumice.targets.gpu import GPU_TARGETS
 
 KERNELS = {kernel.name.rpartition(".")[2]: kernel for kernel in triton_kernels_of("gemm")}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from matmul_code import check_plan, problem_of
+from triton_code import GPU_TARGETS, ROCM_TARGETS
 
 from pumice.operators.gemm_fp8.spec import tensors
 from pumice.operators.gemm_fp8_block.spec import tensors as block_tensors
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.triton.plan import Problem
 from pumice.targets import Target
-from pumice.targets.gpu import GPU_TARGETS, ROCM_TARGETS
 
 FN, FNUZ = "float8_e4m3fn", "float8_e4m3fnuz"
 OPERATORS = ("gemm_fp8_block", "gemm_fp8", "gemm_int8")

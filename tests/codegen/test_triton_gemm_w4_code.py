@@ -6,14 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from triton_code import AS_IT_IS, compiled, problem_of
+from triton_code import AS_IT_IS, ROCM_TARGETS, compiled, problem_of
 
 from pumice.operators.gemm_w4.dequantize_spec import SPEC as DEQUANTIZE_SPEC
 from pumice.operators.gemm_w4.spec import SPEC, bench_problem, weight_specs
 from pumice.operators.gemm_w4.triton_plan import Dequantize, Gemv, Matrix, Tiled
 from pumice.operators.gemm_w4.two_step import TwoStep
 from pumice.operators.triton.plan import Problem
-from pumice.targets import CUDA_TARGETS, ROCM_TARGETS, Target, get_target
+from pumice.targets import CUDA_TARGETS, Target, get_target
 
 SOME = [get_target(name) for name in ("gfx942", "gfx1100", "sm_90")]
 WEIGHTS = re.compile(r"ld\.global\.L1::evict_first\S*\.v4\.b32")

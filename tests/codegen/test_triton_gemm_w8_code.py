@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from triton_code import compiled, problem_of
+from triton_code import GPU_TARGETS, compiled, problem_of
 
 from pumice.operators.gemm_w8.spec import SPEC, bench_problem
 from pumice.operators.gemm_w8.triton_plan import Gemv, Tiled
 from pumice.operators.triton.plan import TensorSpec
-from pumice.targets import GPU_TARGETS, Target, get_target
+from pumice.targets import Target, get_target
 
 SOME = [get_target(name) for name in ("gfx942", "gfx1100", "sm_90")]
 MATRIX = {"mfma": "v_mfma_f32", "wmma": "v_wmma_f32", "wgmma": "wgmma.mma_async"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from matmul_code import check_resources, problem_of
+from triton_code import GPU_TARGETS
 
 from pumice.operators.moe_gemm.spec import tensors
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.triton.build import build_plan
 from pumice.operators.triton.plan import TensorSpec
 from pumice.targets import Target
-from pumice.targets.gpu import GPU_TARGETS
 
 SOME = [t for t in GPU_TARGETS if t.name in ("gfx942", "gfx1100", "gfx1201", "sm_90")]
 (ROWS,) = triton_kernels_of("topk_softmax")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from triton_code import compiled, problem_of
+from triton_code import GPU_TARGETS, compiled, problem_of
 
 from pumice.operators.norm.spec import SPEC
 from pumice.operators.norm.triton_plan import NormLoop, NormRows
 from pumice.operators.triton.plan import TensorSpec, TritonKernel
-from pumice.targets import GPU_TARGETS, Target
+from pumice.targets import Target
 
 ROWS = (
     (4096, 4096, {"kind": "rms"}),

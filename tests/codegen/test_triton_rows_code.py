@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from triton_code import compiled, problem_of
+from triton_code import GPU_TARGETS, compiled, problem_of
 
 from pumice.operators.activation_mul.spec import SPEC as ACTIVATION
 from pumice.operators.quantize_fp8.dequantize_spec import SPEC as DEQUANTIZE_SPEC
 from pumice.operators.quantize_fp8.spec import SPEC
 from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.plan import TensorSpec
-from pumice.targets import GPU_TARGETS, Target, get_target
+from pumice.targets import Target, get_target
 
 WIDE = (4096, 14336)
 SOME = [get_target(name) for name in ("gfx942", "gfx1100", "sm_90")]

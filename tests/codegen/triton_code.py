@@ -7,14 +7,19 @@ from typing import Any
 
 import triton
 
+from pumice import targets
 from pumice.operators.base import OperatorSpec
 from pumice.operators.triton.build import Binary
 from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel
-from pumice.targets import Target
+from pumice.targets import Target, get_target
 from pumice.tuning.gpu import GpuChoice
 from pumice.tuning.settle import compile_choice
 
 FAVOURITES_OF = "3.6."  # the version that kernels were measured with: the first of a list is good
+# Of the generation of another, with fewer registers or other figures: code that differs in little.
+RELATIVES = tuple(get_target(n) for n in ("gfx1101", "gfx1102", "gfx1103", "gfx1150"))
+GPU_TARGETS = tuple(t for t in targets.GPU_TARGETS if t not in RELATIVES)
+ROCM_TARGETS = tuple(t for t in targets.ROCM_TARGETS if t not in RELATIVES)
 AS_IT_IS = triton.__version__.startswith(FAVOURITES_OF)
 
 

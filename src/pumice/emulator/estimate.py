@@ -43,6 +43,7 @@ _CDNA3 = {"fp8": 2.0, "bf8": 2.0, "i8": 2.0, "xf32": 0.5, "f32": 0.125, "f64": 0
 _RDNA3 = {"iu8": 1.0, "iu4": 2.0}
 _RDNA4 = {"fp8": 2.0, "bf8": 2.0, "iu8": 2.0, "iu4": 4.0}
 _SIMD32: dict[str, int] = {"vgprs": 1536, "granule": 24, "simds": 2, "most_waves": 16}
+_SMALL32 = _SIMD32 | {"vgprs": 1024, "granule": 16}
 
 CARDS = MappingProxyType(
     {
@@ -57,6 +58,9 @@ CARDS = MappingProxyType(
         ),
         "gfx1100": Card("Radeon RX 7900 XTX", 96, 2.5e9, 960e9, 2.0, 512, _RDNA3, **_SIMD32),
         "gfx1101": Card("Radeon RX 7800 XT", 60, 2.43e9, 624e9, 2.0, 512, _RDNA3, **_SIMD32),
+        "gfx1102": Card("Radeon RX 7600", 32, 2.655e9, 288e9, 2.0, 512, _RDNA3, **_SMALL32),
+        "gfx1103": Card("Radeon 780M", 12, 2.7e9, 120e9, 2.0, 512, _RDNA3, **_SMALL32),
+        "gfx1150": Card("Radeon 890M", 16, 2.9e9, 120e9, 2.0, 512, _RDNA3, **_SMALL32),
         "gfx1151": Card("Radeon 8060S", 40, 2.9e9, 256e9, 2.0, 512, _RDNA3, **_SIMD32),
         "gfx1200": Card("Radeon RX 9060 XT", 32, 3.13e9, 320e9, 2.0, 1024, _RDNA4, **_SIMD32),
         "gfx1201": Card("Radeon RX 9070 XT", 64, 2.97e9, 640e9, 2.0, 1024, _RDNA4, **_SIMD32),

@@ -1,5 +1,9 @@
 """GPU targets: one row an architecture. Bandwidth, peaks and compute units are those of the device
 that the description names, from its vendor's data sheet: leads for the analytic model.
+
+Register files are in LLVM's AMDGPUUsage and its processors' features: a SIMD of RDNA3 and later has
+1536 VGPRs a lane in granules of 24, one of the smaller chips (_SMALL) 1024 in granules of 16; one
+of CDNA2 and later 512 in granules of 8.
 """
 
 from __future__ import annotations
@@ -9,13 +13,15 @@ from pumice.targets.target import Target
 KIB, MIB = 1 << 10, 1 << 20
 _BASE = frozenset({"float32", "float16", "bfloat16", "int8"})
 _FP8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
+_SMALL = {"simd_vgprs": 1024, "vgpr_granule": 16}
 _FNUZ = frozenset({"float8_e4m3fnuz", "float8_e5m2fnuz"})
 
 
 def _cdna(name: str, description: str, **values: object) -> Target:
     row: dict[str, object] = {
         "name": name, "api": "rocm", "arch": name, "description": description, "wave": 64,
-        "shared_bytes": 64 * KIB, "matrix_unit": "mfma", "vgprs": 512, "dtypes": _BASE,
+        "shared_bytes": 64 * KIB, "matrix_unit": "mfma", "vgprs": 512, "simd_vgprs": 512,
+        "vgpr_granule": 8, "dtypes": _BASE,
     }  # fmt: skip
     return Target(**(row | values))  # type: ignore[arg-type]
 
@@ -23,7 +29,8 @@ def _cdna(name: str, description: str, **values: object) -> Target:
 def _rdna(name: str, description: str, **values: object) -> Target:
     row: dict[str, object] = {
         "name": name, "api": "rocm", "arch": name, "description": description, "wave": 32,
-        "shared_bytes": 64 * KIB, "matrix_unit": "wmma", "vgprs": 256, "dtypes": _BASE,
+        "shared_bytes": 64 * KIB, "matrix_unit": "wmma", "vgprs": 256, "simd_vgprs": 1536,
+        "vgpr_granule": 24, "dtypes": _BASE,
     }  # fmt: skip
     return Target(**(row | values))  # type: ignore[arg-type]
 
@@ -51,6 +58,18 @@ ROCM_TARGETS: tuple[Target, ...] = (
     _rdna("gfx1100", "RDNA3 (Radeon RX 7900 XTX, W7900; figures of RX 7900 XTX)", compute_units=96,
           l2_bytes=6 * MIB, bandwidth=960e9,
           peak={"float16": 122.8e12, "bfloat16": 122.8e12, "int8": 122.8e12, "float32": 61.4e12}),
+    _rdna("gfx1101", "RDNA3 (Radeon RX 7800 XT, RX 7700 XT, W7700; figures of RX 7800 XT)",
+          compute_units=60, l2_bytes=4 * MIB, bandwidth=624e9,
+          peak={"float16": 74.6e12, "bfloat16": 74.6e12, "int8": 74.6e12, "float32": 37.3e12}),
+    _rdna("gfx1102", "RDNA3 (Radeon RX 7600, RX 7600 XT; figures of RX 7600)", compute_units=32,
+          l2_bytes=2 * MIB, bandwidth=288e9, **_SMALL,
+          peak={"float16": 43.5e12, "bfloat16": 43.5e12, "int8": 43.5e12, "float32": 21.7e12}),
+    _rdna("gfx1103", "RDNA3 (Radeon 780M, 760M of Ryzen 7040 and 8040; figures of 780M)",
+          compute_units=12, l2_bytes=2 * MIB, bandwidth=120e9, **_SMALL,
+          peak={"float16": 16.6e12, "bfloat16": 16.6e12, "int8": 16.6e12, "float32": 8.3e12}),
+    _rdna("gfx1150", "RDNA3.5 (Radeon 890M, 880M of Ryzen AI 300; figures of 890M)",
+          compute_units=16, l2_bytes=2 * MIB, bandwidth=120e9, **_SMALL,
+          peak={"float16": 23.8e12, "bfloat16": 23.8e12, "int8": 23.8e12, "float32": 11.9e12}),
     _rdna("gfx1151", "RDNA3.5 (Ryzen AI Max, Strix Halo)", compute_units=40,
           l2_bytes=2 * MIB, bandwidth=256e9,
           peak={"float16": 59.4e12, "bfloat16": 59.4e12, "int8": 59.4e12, "float32": 29.7e12}),

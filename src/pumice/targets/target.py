@@ -27,6 +27,8 @@ class Target:
     matrix_unit: str | None = None  # mfma | wmma | mma | wgmma
     compute_units: int = 0  # compute units / multiprocessors of the largest such device
     vgprs: int = 0  # 32-bit vector registers a lane may have at most
+    simd_vgprs: int = 0  # AMD: those of all waves of a SIMD, per lane, given out in multiples of …
+    vgpr_granule: int = 0  # … this many
     l2_bytes: int = 0  # last cache before memory
     dtypes: frozenset[str] = frozenset({"float32", "float16", "int8"})  # of the matrix unit, too
     bandwidth: float | None = None  # bytes/s

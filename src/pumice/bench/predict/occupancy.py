@@ -1,10 +1,9 @@
 """How many blocks of a kernel a compute unit holds at once.
 
-AMD's register files are in LLVM's AMDGPUUsage: a SIMD of RDNA3 and later (two a compute unit) has
-1536 VGPRs a lane in granules of 24 and at most 16 waves; one of CDNA2 and later (four) 512 in
-granules of 8 and 8 waves. NVIDIA's are in the CUDA C++ Programming Guide's table of compute
-capabilities: 65,536 registers a multiprocessor, given to warps in units of 256, and 1 KiB of shared
-memory that every block takes beside its own.
+AMD's register files are the targets'; a SIMD of RDNA3 and later (two a compute unit) has at most 16
+waves, one of CDNA2 and later (four) 8 (LLVM's AMDGPUUsage). NVIDIA's are in the CUDA C++
+Programming Guide's table of compute capabilities: 65,536 registers a multiprocessor, given to warps
+in units of 256, and 1 KiB of shared memory that every block takes beside its own.
 """
 
 from __future__ import annotations
@@ -47,8 +46,9 @@ def occupancy(record: KernelRecord, target: Target) -> Occupancy:
 
 
 def _amd(record: KernelRecord, target: Target, waves: int) -> tuple[dict[str, int], int]:
-    file, granule, a_simd, simds = (1536, 24, 16, 2) if target.wave == 32 else (512, 8, 8, 4)
-    registers = _rounded(max(1, record.resources.get("vgprs", 0)), granule)
+    a_simd, simds = (16, 2) if target.wave == 32 else (8, 4)
+    file = target.simd_vgprs
+    registers = _rounded(max(1, record.resources.get("vgprs", 0)), target.vgpr_granule)
     shared = max(record.shared_bytes, record.resources.get("lds_bytes", 0))
     found = {
         "waves": simds * a_simd // waves,

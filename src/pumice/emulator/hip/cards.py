@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pumice.errors import UsageError
+from pumice.targets import get_target
 
 GIB = 1 << 30
+_INTEGRATED = ("gfx1103", "gfx1150", "gfx1151")
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,12 @@ class Card:
     def blocks_per_unit(self, threads: int, registers: int, shared_bytes: int) -> int:
         """Blocks that a compute unit holds at once, by waves, VGPRs and LDS.
 
-        LLVM's AMDGPUUsage gives the register files: a SIMD of RDNA3 and RDNA4 has 1536 VGPRs a lane
-        in units of 24, at most 16 waves, 2 SIMDs a unit; CDNA 512 in units of 8, 8 waves, 4 SIMDs.
+        A SIMD of RDNA3 and RDNA4 has at most 16 waves, a unit 2 of them; CDNA 8 waves, 4 SIMDs.
+        The register files are the target's.
         """
-        file, granule, most, simds = (1536, 24, 16, 2) if self.wave == 32 else (512, 8, 8, 4)
+        most, simds = (16, 2) if self.wave == 32 else (8, 4)
+        target = get_target(self.arch)
+        file, granule = target.simd_vgprs, target.vgpr_granule
         waves = -(-threads // self.wave)
         rounded = -(-max(1, registers) // granule) * granule
         by_waves = simds * min(most, file // rounded) // waves
@@ -49,7 +53,7 @@ def _rdna(
 ) -> Card:
     return Card(
         name, arch, gib * GIB, units, 32, 65536, mhz, memory_mhz, bits, l2_mib << 20,
-        integrated=arch == "gfx1151",
+        integrated=arch in _INTEGRATED,
     )  # fmt: skip
 
 
@@ -62,6 +66,9 @@ def _cdna(
 _ALL = (
     _rdna("AMD Radeon RX 7900 XTX", "gfx1100", 24, 96, 2500, 1250, 384, 6),
     _rdna("AMD Radeon RX 7800 XT", "gfx1101", 16, 60, 2430, 1219, 256, 4),
+    _rdna("AMD Radeon RX 7600", "gfx1102", 8, 32, 2655, 1125, 128, 2),
+    _rdna("AMD Radeon 780M", "gfx1103", 16, 12, 2700, 938, 128, 2),
+    _rdna("AMD Radeon 890M", "gfx1150", 16, 16, 2900, 938, 128, 2),
     _rdna("AMD Radeon 8060S", "gfx1151", 96, 40, 2900, 1000, 256, 2),
     _rdna("AMD Radeon RX 9060 XT", "gfx1200", 16, 32, 3130, 1259, 128, 4),
     _rdna("AMD Radeon RX 9070 XT", "gfx1201", 16, 64, 2970, 1259, 256, 8),
