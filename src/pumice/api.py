@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pumice import engine as rooms
 from pumice.artifact import Manifest
 from pumice.prepare import (
+    MAX_TOKENS,
     PrepareSettings,
     activations_for,
     check_artifact_options,
@@ -67,6 +68,7 @@ def Engine(
             settings,
             target=found.target.name,
             activations=activations_for(found.target, activations),
+            max_tokens=MAX_TOKENS[found.target.api],
         )
     return rooms.LLMEngine.from_artifact(
         prepare(model, settings=settings),

@@ -32,6 +32,13 @@ Progress = Callable[[str, int, int], None]  # what, done, total
 GPU_MEANING = {"int16": "float16"}
 
 
+# Tokens of the largest step. A CPU's prefill is as fast in steps of 512. On a GPU a step of 2048
+# fills the matrix units better and reads (or unpacks) the weights a quarter as often, for a larger
+# arena; streams that run beside it are no slower, as the engine's pace bounds a step by measured
+# time (docs/gpu.md has the figures).
+MAX_TOKENS = {"cpu": 512, "rocm": 2048, "cuda": 2048}
+
+
 def activations_for(target: Target, asked: str | None) -> str:
     """Of quantized products: what was asked for means this on a target; None is the default."""
     activations = asked or "int16"

@@ -11,7 +11,6 @@ from pumice.cli import options
 from pumice.errors import UsageError
 
 NAME = "bench"
-GPU_MAX_TOKENS = 2048  # of a step, for a GPU: prompts keep its matrix units busy
 
 
 def command(
@@ -116,10 +115,9 @@ def command(
         return
     request = request.settled()
     prepared = request.prepare_settings()
-    if not is_artifact(name) and get_target(prepared.target).api != "cpu":
-        prepared = replace(prepared, max_tokens=GPU_MAX_TOKENS)
-        if random_weights is not None:
-            prepared = replace(prepared, options=prepared.options | {"weights": False})
+    gpu_model = not is_artifact(name) and get_target(prepared.target).api != "cpu"
+    if gpu_model and random_weights is not None:
+        prepared = replace(prepared, options=prepared.options | {"weights": False})
     most = max(test.batch for test in tests)
     prepared = replace(prepared, max_sequences=max(prepared.max_sequences, most))
     directory = request.prepare(prepared)

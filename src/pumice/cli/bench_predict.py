@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pumice.cli.bench import GPU_MAX_TOKENS
 from pumice.cli.session import ModelRequest
 from pumice.errors import UsageError
 
@@ -57,7 +56,6 @@ def _artifact(request: ModelRequest, arch: str, tests: Sequence[ModelTest]) -> P
     batch = max(test.batch for test in tests)
     settings = replace(
         settings,
-        max_tokens=GPU_MAX_TOKENS,
         max_sequences=max(settings.max_sequences, batch),
         options=settings.options | {"weights": False},
     )

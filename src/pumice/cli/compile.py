@@ -72,7 +72,12 @@ def command(
     target: options.TargetOption = None,
     quant: options.QuantOption = None,
     activations: options.ActivationsOption = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of the largest step.")] = 512,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of the largest step. [default: 512; 2048 on GPUs]", show_default=False
+        ),
+    ] = None,
     max_sequences: Annotated[int, typer.Option(help="Sequences of the largest step.")] = 64,
     workers: Annotated[
         int | None,
@@ -115,7 +120,8 @@ def command(
         prepared = replace(prepared, options=prepared.options | apart)
     settings = replace(
         prepared,
-        max_tokens=max_tokens, max_sequences=max_sequences, workers=workers, rebuild=rebuild,
+        max_sequences=max_sequences, workers=workers, rebuild=rebuild,
+        max_tokens=prepared.max_tokens if max_tokens is None else max_tokens,
     )  # fmt: skip
     start = time.perf_counter()
     if output is None and dump is None:

@@ -159,7 +159,7 @@ class ModelRequest:
 
     def prepare_settings(self) -> PrepareSettings:
         """How `prepare` compiles: of a request that is settled."""
-        from pumice.prepare import PrepareSettings, activations_for
+        from pumice.prepare import MAX_TOKENS, PrepareSettings, activations_for
         from pumice.targets import get_target
 
         settings = PrepareSettings(
@@ -169,7 +169,10 @@ class ModelRequest:
             return settings
         target = get_target(str(self.target))
         return replace(
-            settings, target=target.name, activations=activations_for(target, self.activations)
+            settings,
+            target=target.name,
+            activations=activations_for(target, self.activations),
+            max_tokens=MAX_TOKENS[target.api],
         )
 
     def fetch(self) -> str:
