@@ -86,7 +86,8 @@ class ModelSummary:
             for t in self.tensors
         )
         tokens = context or min(self.config.context_length, GPU_LEAST_CONTEXT)
-        return weights + tokens * self.cache_bytes_per_token + self.work_bytes()
+        # Of steps of 2048 tokens, whose activations have 16 bits.
+        return weights + tokens * self.cache_bytes_per_token + self.work_bytes(1024)
 
     def context(self, asked: int | None) -> int:
         """Tokens of cache that a load will make."""

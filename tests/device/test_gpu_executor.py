@@ -278,7 +278,7 @@ def test_a_damaged_kernel_file(artifact: Path, tmp_path: Path, content: bytes) -
 def test_another_api(artifact: Path) -> None:
     with pytest.raises(ArtifactError, match="compiled for gfx1100"):
         load(artifact, device="cuda")
-    with pytest.raises(UsageError, match="not for device 'cpu'"):
+    with pytest.raises(ArtifactError, match="not for device 'cpu'"):
         load(artifact, device="cpu")
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from pumice import api
 from pumice.cli.app import app
+from pumice.cli.session import ModelRequest
 from pumice.errors import UsageError
 from pumice.prepare import check_artifact_options
 from pumice.settings import keep_triton_cache
@@ -109,6 +110,17 @@ def test_a_model_without_a_tokenizer(command: str, tmp_path: Path) -> None:
     assert result.exit_code == 4, result.output
     assert "has no tokenizer" in result.stderr and "pumice bench" in result.stderr
     assert not list((tmp_path / "cache").glob("artifacts/*"))
+
+
+@pytest.mark.parametrize(
+    ("target", "tokens", "activations"),
+    [("x86-64-v3", 512, "int16"), ("gfx1100", 2048, "float16"), ("sm_90", 2048, "float16")],
+)
+def test_defaults_of_a_target(target: str, tokens: int, activations: str, tmp_path: Path) -> None:
+    """The same by every command: an artifact that one compiles is found by the others."""
+    request = ModelRequest("m", target=target, cache_dir=tmp_path).settled()
+    settings = request.prepare_settings()
+    assert (settings.max_tokens, settings.activations) == (tokens, activations)
 
 
 def test_where_triton_keeps_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,9 @@ def session(
     missing."""
     from pumice.cli.console import note
     from pumice.cli.gpu import require_gpu
+    from pumice.cli.session import keep_kernels
 
+    keep_kernels(None)
     target = require_gpu()
     from pumice.bench.operators import session as sessions
 

@@ -105,7 +105,7 @@ def _print(
     target = get_target(str(manifest.target["name"]))
     console.print(
         f"{model.name}, {model.quantization}, {model.weight_bytes / 1e6:,.1f} MB, compiled for "
-        f"{target.name} ({target.description})"
+        f"{target.name} ({target.devices})"
     )
     console.print("PREDICTED from its plans; never run on these cards:")
     beside = [_measured(predicted, manifest, measured) for predicted in found]

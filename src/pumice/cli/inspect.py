@@ -83,7 +83,9 @@ def command(
     """Show a model file without compiling it, an artifact, or what a GPU kernel is made of."""
     if kernel:
         from pumice.cli import inspect_kernel
+        from pumice.cli.session import keep_kernels
 
+        keep_kernels(cache_dir)
         inspect_kernel.show(kernel, target, case, shape, config, sample, json_output)
         return
     from pumice.artifact import Manifest

@@ -97,7 +97,7 @@ def print_artifact(
     facts = facts_table()
     facts.add_row("artifact", str(directory))
     facts.add_row("model", f"{model.name} ({model.architecture}), from {model.source}")
-    facts.add_row("compiled for", f"{target.name}: {target.description}")
+    facts.add_row("compiled for", f"{target.name}: {target.devices}")
     versions = [f"pumice {manifest.pumice}", *(f"{k} {v}" for k, v in manifest.versions.items())]
     facts.add_row("with", ", ".join(versions))
     facts.add_row("parameters", f"{model.parameters / 1e6:,.1f} million, {model.quantization}")

@@ -59,6 +59,7 @@ def command(
     A kernel counts only when it gives the right result. Rows go to
     FOLDER/ARCHITECTURE/OPERATOR.json and come before those that Pumice ships.
     """
+    from pumice.cli.session import keep_kernels
     from pumice.errors import UsageError
 
     if shapes and model:
@@ -67,6 +68,7 @@ def command(
         )
     if quant and not model:
         raise UsageError(f"--quant {quant} is of a model; --model is missing")
+    keep_kernels(cache_dir)
     problems = None
     if shapes:
         problems = given_problems(operators or [], shapes, rows)

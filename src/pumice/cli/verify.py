@@ -67,6 +67,7 @@ def command(
         return
     name, row = _device(device, target)
     from pumice.cli.progress import counting
+    from pumice.cli.session import keep_kernels
     from pumice.operators.registry import GPU_OPERATORS
     from pumice.runtime.devices.driver.choose import open_device
     from pumice.targets import get_target
@@ -74,6 +75,7 @@ def command(
     from pumice.verify.runner import Runner
     from pumice.verify.verify import cases_of, verify
 
+    keep_kernels(None)
     for one in operator or ():
         if one not in GPU_OPERATORS:
             raise UsageError(
@@ -112,12 +114,13 @@ def _device(device: str, target: str) -> tuple[str, str]:
     if target:
         from pumice.targets import get_target
 
-        if get_target(target).api != "rocm":
+        row = get_target(target)
+        if row.api != "rocm":
             raise UsageError(
                 f"--target is {target!r}; AMD's architectures are emulated, others are not",
                 hint="Use --device on a machine that has such a GPU.",
             )
-        return f"rocm:sanitized-{target}", target
+        return f"rocm:sanitized-{row.arch}", row.name
     if device.split(":")[0] in ("rocm", "cuda"):
         return device, ""
     if not device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pumice.artifact import Manifest
-from pumice.errors import ArtifactError, DeviceError, UnsupportedError, UsageError
+from pumice.errors import ArtifactError, DeviceError, UnsupportedError
 from pumice.runtime.devices.driver import choose
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.properties import DeviceProperties
@@ -67,10 +67,10 @@ def open_for(manifest: Manifest, device: str, need: int = 0) -> DriverDevice:
     if api not in choose.TABLES:
         raise ArtifactError(f"{_made_for(manifest)}; this version cannot run that")
     if device != "auto" and device.partition(":")[0] not in choose.TABLES:
-        raise UsageError(
+        raise ArtifactError(
             f"{_made_for(manifest)}, not for device {device!r}",
-            hint=f"Use --device {api} on a machine that has one, or compile the model for this "
-            "machine: pumice compile MODEL --target native",
+            hint=f"Use --device {api} on a machine that has one, or compile the model for the "
+            f"device: pumice compile MODEL --device {device}",
         )
     name = choose.parse(api if device == "auto" else device)
     if name.api != api:
@@ -155,8 +155,8 @@ def runs_on(arch: str, device: str) -> bool:
 def _made_for(manifest: Manifest) -> str:
     target = manifest.target
     rows = [t for t in TARGETS if t.name == target["name"]]
-    description = f": {rows[0].description}" if rows and rows[0].description else ""
-    return f"the artifact was compiled for {target['name']} ({target['api']}{description})"
+    devices = f": {rows[0].devices}" if rows and rows[0].devices else ""
+    return f"the artifact was compiled for {target['name']} ({target['api']}{devices})"
 
 
 def _describe(p: DeviceProperties) -> str:

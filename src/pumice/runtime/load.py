@@ -62,7 +62,7 @@ def load(
             progress=progress,
         )
     if device not in ("cpu", "auto"):
-        raise UsageError(
+        raise ArtifactError(
             f"device {device!r} cannot run this artifact; it was compiled for the CPU",
             hint=f"Compile the model for it: pumice compile MODEL --device {device}",
         )

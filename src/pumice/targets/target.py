@@ -3,6 +3,7 @@ on."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 
@@ -27,12 +28,17 @@ class Target:
     matrix_unit: str | None = None  # mfma | wmma | mma | wgmma
     compute_units: int = 0  # compute units / multiprocessors of the largest such device
     vgprs: int = 0  # 32-bit vector registers a lane may have at most
-    simd_vgprs: int = 0  # AMD: those of all waves of a SIMD, per lane, given out in multiples of …
+    simd_vgprs: int = 0  # AMD: of all waves of a SIMD, per lane, given out in multiples of …
     vgpr_granule: int = 0  # … this many
     l2_bytes: int = 0  # last cache before memory
     dtypes: frozenset[str] = frozenset({"float32", "float16", "int8"})  # of the matrix unit, too
     bandwidth: float | None = None  # bytes/s
     peak: dict[str, float] = field(default_factory=dict, hash=False)  # dtype → operations/s
+
+    @property
+    def devices(self) -> str:
+        """The description, but for whose figures these are: "RDNA3 (Radeon RX 7900 XTX, W7900)"."""
+        return re.sub(r"; figures of [^)]*", "", self.description)
 
     def has(self, feature: str) -> bool:
         return feature in self.features

@@ -20,7 +20,13 @@ from pumice.dtypes import itemsize, numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.flash_attention.spec import attend
 from pumice.operators.paged_attention.spec import AXES, context_of, with_options
-from pumice.operators.rope_cache.spec import append, rotate
+from pumice.operators.rope_cache.spec import (
+    CACHE_INPUTS,
+    CACHE_OUTPUTS,
+    append,
+    layer_specs,
+    rotate,
+)
 from pumice.operators.triton.plan import Problem, TensorSpec, Work
 
 
@@ -148,26 +154,14 @@ def decode_specs(
     norm: bool = False,
 ) -> dict[str, TensorSpec]:
     """Inputs as a compiled model has them: q, k and v are columns of one matrix."""
-    heads, kv_heads, dim = shape
+    _, kv_heads, dim = shape
     width = -(-context // block_size)
-    row = (heads + 2 * kv_heads) * dim
     pages = TensorSpec((batch * width, block_size, kv_heads, dim), dtype)
-    found = {
-        "q": TensorSpec((batch, heads, dim), dtype, (row, dim, 1)),
-        "k": TensorSpec((batch, kv_heads, dim), dtype, (row, dim, 1)),
-        "v": TensorSpec((batch, kv_heads, dim), dtype, (row, dim, 1)),
-        "positions": TensorSpec((batch,), "int32"),
-        "inv_freq": TensorSpec((dim // 2,), "float32"),
-        "slots": TensorSpec((batch,), "int32"),
-        "k_cache": pages,
-        "v_cache": pages,
+    return {
+        **layer_specs(shape, batch, pages, dtype, merged=True, norm="float32" if norm else ""),
         "block_table": TensorSpec((batch, width), "int32"),
         "context_len": TensorSpec((batch,), "int32"),
     }
-    if norm:
-        weight = TensorSpec((dim,), "float32")
-        found |= {"q_weight": weight, "k_weight": weight}
-    return found
 
 
 def bench_integers(
@@ -211,21 +205,12 @@ SPEC = OperatorSpec(
         "positions": "int32[S], below 2^24",
         "inv_freq": "float32[R/2]",
         "slots": "int32[S]",
-        "k_cache": "dtype or 8-bit float[blocks, block_size, Hk, D], any strides but the last",
-        "v_cache": "dtype or 8-bit float[blocks, block_size, Hk, Dv], any strides but the last",
         "block_table": "int32[S, M]",
         "context_len": "int32[S], the new token's key included",
-        "q_weight": "float[D], optional",
-        "k_weight": "float[D], optional",
-        "k_scale": "float32[1] or float32[Hk], optional",
-        "v_scale": "float32[1] or float32[Hk], optional",
+        **CACHE_INPUTS,
         "sinks": "float32[H], optional (any float)",
     },
-    outputs={
-        "out": "dtype[S, H, Dv]",
-        "k_cache": "changed in place",
-        "v_cache": "changed in place",
-    },
+    outputs={"out": "dtype[S, H, Dv]", **CACHE_OUTPUTS},
     reference=reference,
     tolerance={
         "bfloat16": 6e-3, "float16": 1e-3, "float8_e4m3fn": 2e-2, "float8_e4m3fnuz": 2e-2,

@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 
 from pumice.operators.gemm_w4.decode_triton import (
+    all_scaled,
     both,
     largest,
-    multiply_add,
     power_below,
     quads,
-    scaled,
+    sum_by_dots,
 )
 
 
@@ -123,15 +123,7 @@ def normed_pairs(
 def _sum_of_eight(a, b, c, d, e, f, g, h, CODE: tl.constexpr, BRAIN: tl.constexpr):
     """The float32 sum of 16 activations."""
     if CODE == 2:
-        one = 0x3C003C00
-        total = multiply_add(one, a, tl.zeros(a.shape, tl.float32), 0, CODE, BRAIN)
-        total = multiply_add(one, b, total, 0, CODE, BRAIN)
-        total = multiply_add(one, c, total, 0, CODE, BRAIN)
-        total = multiply_add(one, d, total, 0, CODE, BRAIN)
-        total = multiply_add(one, e, total, 0, CODE, BRAIN)
-        total = multiply_add(one, f, total, 0, CODE, BRAIN)
-        total = multiply_add(one, g, total, 0, CODE, BRAIN)
-        return multiply_add(one, h, total, 0, CODE, BRAIN)
+        return sum_by_dots(a, b, c, d, e, f, g, h, tl.zeros(a.shape, tl.float32), CODE, BRAIN)
     left = both(a, BRAIN) + both(b, BRAIN) + both(c, BRAIN) + both(d, BRAIN)
     return left + both(e, BRAIN) + both(f, BRAIN) + both(g, BRAIN) + both(h, BRAIN)
 
@@ -149,22 +141,8 @@ def prepared(
     if SCALE_X:
         amax = largest(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf, CODE, BRAIN)
         down, up = power_below(amax, BRAIN)
-        x0 = scaled(x0, down, CODE, BRAIN)
-        x1 = scaled(x1, down, CODE, BRAIN)
-        x2 = scaled(x2, down, CODE, BRAIN)
-        x3 = scaled(x3, down, CODE, BRAIN)
-        x4 = scaled(x4, down, CODE, BRAIN)
-        x5 = scaled(x5, down, CODE, BRAIN)
-        x6 = scaled(x6, down, CODE, BRAIN)
-        x7 = scaled(x7, down, CODE, BRAIN)
-        x8 = scaled(x8, down, CODE, BRAIN)
-        x9 = scaled(x9, down, CODE, BRAIN)
-        xa = scaled(xa, down, CODE, BRAIN)
-        xb = scaled(xb, down, CODE, BRAIN)
-        xc = scaled(xc, down, CODE, BRAIN)
-        xd = scaled(xd, down, CODE, BRAIN)
-        xe = scaled(xe, down, CODE, BRAIN)
-        xf = scaled(xf, down, CODE, BRAIN)
+        pairs = all_scaled(pairs, down, CODE, BRAIN)
+        x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = pairs
     total = 0.0
     offset = 0.0
     if SUMS or CODE == 2:
@@ -176,5 +154,4 @@ def prepared(
             total = even + odd
         if CODE == 2:  # words give 1024 + code and 1024 + 16 · code
             offset = (ZERO + 1024.0) * even + (ZERO + 64.0) * odd
-    made = (x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf)
-    return made, up, total, offset
+    return pairs, up, total, offset

@@ -18,18 +18,7 @@ from pumice.operators.fused_w4.activations_triton import (
     spread_pairs,
 )
 from pumice.operators.fused_w4.prefetch_triton import ask_for_tile
-from pumice.operators.gemm_w4.decode_triton import code_pairs, multiply_add, pair_sum, quads
-
-
-@triton.jit
-def _word_step(word, x0, x1, x2, x3, u, v, zero, CODE: tl.constexpr, BRAIN: tl.constexpr):
-    """Adds eight codes' products to two independent totals."""
-    p0, p1, p2, p3 = code_pairs(word, zero, CODE)
-    u = multiply_add(p0, x0, u, zero, CODE, BRAIN)
-    v = multiply_add(p1, x1, v, zero, CODE, BRAIN)
-    u = multiply_add(p2, x2, u, zero, CODE, BRAIN)
-    v = multiply_add(p3, x3, v, zero, CODE, BRAIN)
-    return u, v
+from pumice.operators.gemm_w4.decode_triton import pair_sum, quads, words_step
 
 
 @triton.jit
@@ -95,16 +84,11 @@ def _product(
     """float32[TOKENS, ROWS, GROUPS]: each group's part of the result."""
     word, scale, zero, least = fetched
     pairs, up, total, offset = activations
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = pairs
     if ZEROS:
         zero = zero.to(tl.int32)
-    w0, w1, w2, w3 = quads(word, 1, ROWS, GROUPS)
+    four = quads(word, 1, ROWS, GROUPS)
     u = tl.zeros((TOKENS, ROWS, GROUPS), tl.int32 if CODE == 1 else tl.float32)
-    v = u
-    u, v = _word_step(w0, x0, x1, x2, x3, u, v, zero, CODE, BRAIN)
-    u, v = _word_step(w1, x4, x5, x6, x7, u, v, zero, CODE, BRAIN)
-    u, v = _word_step(w2, x8, x9, xa, xb, u, v, zero, CODE, BRAIN)
-    u, v = _word_step(w3, xc, xd, xe, xf, u, v, zero, CODE, BRAIN)
+    u, v = words_step(four, pairs, u, u, zero, CODE, BRAIN)
     if CODE == 1:
         part = pair_sum(u, v)
     elif CODE == 2:

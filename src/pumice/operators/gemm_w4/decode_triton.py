@@ -104,6 +104,30 @@ def multiply_add(pair, x, total, zero, CODE: tl.constexpr, BRAIN: tl.constexpr):
 
 
 @triton.jit
+def word_step(word, x0, x1, x2, x3, u, v, zero, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """Adds eight codes' products to two independent totals."""
+    p0, p1, p2, p3 = code_pairs(word, zero, CODE)
+    u = multiply_add(p0, x0, u, zero, CODE, BRAIN)
+    v = multiply_add(p1, x1, v, zero, CODE, BRAIN)
+    u = multiply_add(p2, x2, u, zero, CODE, BRAIN)
+    v = multiply_add(p3, x3, v, zero, CODE, BRAIN)
+    return u, v
+
+
+@triton.jit
+def words_step(
+    words, pairs, u, v, zero, CODE: tl.constexpr, BRAIN: tl.constexpr
+):  # fmt: skip
+    """The same of the four words of a group and its 16 pairs of activations."""
+    w0, w1, w2, w3 = words
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = pairs
+    u, v = word_step(w0, x0, x1, x2, x3, u, v, zero, CODE, BRAIN)
+    u, v = word_step(w1, x4, x5, x6, x7, u, v, zero, CODE, BRAIN)
+    u, v = word_step(w2, x8, x9, xa, xb, u, v, zero, CODE, BRAIN)
+    return word_step(w3, xc, xd, xe, xf, u, v, zero, CODE, BRAIN)
+
+
+@triton.jit
 def pair_sum(a, b):
     """The float32 sum of the four halves of two float16 pairs."""
     return tl.inline_asm_elementwise(
@@ -156,6 +180,20 @@ def sum_of_pairs(
     c = both(x8, BRAIN) + both(x9, BRAIN) + both(xa, BRAIN) + both(xb, BRAIN)
     d = both(xc, BRAIN) + both(xd, BRAIN) + both(xe, BRAIN) + both(xf, BRAIN)
     return (a + b) + (c + d)
+
+
+@triton.jit
+def sum_by_dots(a, b, c, d, e, f, g, h, none, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """The float32 sum of 8 pairs by CODE 2's dot products, onto `none`, zeros."""
+    one = 0x3C003C00
+    total = multiply_add(one, a, none, 0, CODE, BRAIN)
+    total = multiply_add(one, b, total, 0, CODE, BRAIN)
+    total = multiply_add(one, c, total, 0, CODE, BRAIN)
+    total = multiply_add(one, d, total, 0, CODE, BRAIN)
+    total = multiply_add(one, e, total, 0, CODE, BRAIN)
+    total = multiply_add(one, f, total, 0, CODE, BRAIN)
+    total = multiply_add(one, g, total, 0, CODE, BRAIN)
+    return multiply_add(one, h, total, 0, CODE, BRAIN)
 
 
 @triton.jit
@@ -243,6 +281,22 @@ def scaled(x, factor, CODE: tl.constexpr, BRAIN: tl.constexpr):
     low = (low_half(x, BRAIN) * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
     high = (high_half(x, BRAIN) * factor).to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32)
     return (low & 0xFFFF) | (high << 16)
+
+
+@triton.jit
+def all_scaled(pairs, factor, CODE: tl.constexpr, BRAIN: tl.constexpr):
+    """16 pairs times a power of two."""
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = pairs
+    return (
+        scaled(x0, factor, CODE, BRAIN), scaled(x1, factor, CODE, BRAIN),
+        scaled(x2, factor, CODE, BRAIN), scaled(x3, factor, CODE, BRAIN),
+        scaled(x4, factor, CODE, BRAIN), scaled(x5, factor, CODE, BRAIN),
+        scaled(x6, factor, CODE, BRAIN), scaled(x7, factor, CODE, BRAIN),
+        scaled(x8, factor, CODE, BRAIN), scaled(x9, factor, CODE, BRAIN),
+        scaled(xa, factor, CODE, BRAIN), scaled(xb, factor, CODE, BRAIN),
+        scaled(xc, factor, CODE, BRAIN), scaled(xd, factor, CODE, BRAIN),
+        scaled(xe, factor, CODE, BRAIN), scaled(xf, factor, CODE, BRAIN),
+    )  # fmt: skip
 
 
 @triton.jit

@@ -6,27 +6,16 @@ import triton
 import triton.language as tl
 
 from pumice.operators.gemm_w4.decode_triton import (
-    code_pairs,
+    all_scaled,
     largest,
-    multiply_add,
     pair_sum,
     power_below,
     quads,
-    scaled,
+    sum_by_dots,
     sum_of_pairs,
+    words_step,
 )
 from pumice.operators.gemm_w4.weights_triton import dequantized
-
-
-@triton.jit
-def _word_step(word, x0, x1, x2, x3, u, v, zero, CODE: tl.constexpr, BRAIN: tl.constexpr):
-    """Adds eight codes' products to two independent totals."""
-    p0, p1, p2, p3 = code_pairs(word, zero, CODE)
-    u = multiply_add(p0, x0, u, zero, CODE, BRAIN)
-    v = multiply_add(p1, x1, v, zero, CODE, BRAIN)
-    u = multiply_add(p2, x2, u, zero, CODE, BRAIN)
-    v = multiply_add(p3, x3, v, zero, CODE, BRAIN)
-    return u, v
 
 
 @triton.jit
@@ -130,53 +119,22 @@ def gemv(
                 x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf, CODE, BRAIN
             )
             down, up = power_below(amax, BRAIN)
-            x0 = scaled(x0, down, CODE, BRAIN)
-            x1 = scaled(x1, down, CODE, BRAIN)
-            x2 = scaled(x2, down, CODE, BRAIN)
-            x3 = scaled(x3, down, CODE, BRAIN)
-            x4 = scaled(x4, down, CODE, BRAIN)
-            x5 = scaled(x5, down, CODE, BRAIN)
-            x6 = scaled(x6, down, CODE, BRAIN)
-            x7 = scaled(x7, down, CODE, BRAIN)
-            x8 = scaled(x8, down, CODE, BRAIN)
-            x9 = scaled(x9, down, CODE, BRAIN)
-            xa = scaled(xa, down, CODE, BRAIN)
-            xb = scaled(xb, down, CODE, BRAIN)
-            xc = scaled(xc, down, CODE, BRAIN)
-            xd = scaled(xd, down, CODE, BRAIN)
-            xe = scaled(xe, down, CODE, BRAIN)
-            xf = scaled(xf, down, CODE, BRAIN)
-        w0, w1, w2, w3 = quads(word, 1, ROWS, GROUPS)
+            x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = all_scaled(
+                (x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf), down, CODE, BRAIN
+            )
+        four = quads(word, 1, ROWS, GROUPS)
         if CODE == 1:
             u = tl.zeros((TOKENS, ROWS, GROUPS), tl.int32)
         else:
             u = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
-        v = u
-        u, v = _word_step(w0, x0, x1, x2, x3, u, v, zero, CODE, BRAIN)
-        u, v = _word_step(w1, x4, x5, x6, x7, u, v, zero, CODE, BRAIN)
-        u, v = _word_step(w2, x8, x9, xa, xb, u, v, zero, CODE, BRAIN)
-        u, v = _word_step(w3, xc, xd, xe, xf, u, v, zero, CODE, BRAIN)
+        activations = (x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf)
+        u, v = words_step(four, activations, u, u, zero, CODE, BRAIN)
         if CODE == 1:
             part = pair_sum(u, v)
         elif CODE == 2:  # totals of (1024 + code) · x and of (1024 + 16 · code) · x
-            one = 0x3C003C00
             none = tl.zeros((TOKENS, 1, GROUPS), tl.float32)
-            even = multiply_add(one, x0, none, zero, CODE, BRAIN)
-            even = multiply_add(one, x2, even, zero, CODE, BRAIN)
-            even = multiply_add(one, x4, even, zero, CODE, BRAIN)
-            even = multiply_add(one, x6, even, zero, CODE, BRAIN)
-            even = multiply_add(one, x8, even, zero, CODE, BRAIN)
-            even = multiply_add(one, xa, even, zero, CODE, BRAIN)
-            even = multiply_add(one, xc, even, zero, CODE, BRAIN)
-            even = multiply_add(one, xe, even, zero, CODE, BRAIN)
-            odd = multiply_add(one, x1, none, zero, CODE, BRAIN)
-            odd = multiply_add(one, x3, odd, zero, CODE, BRAIN)
-            odd = multiply_add(one, x5, odd, zero, CODE, BRAIN)
-            odd = multiply_add(one, x7, odd, zero, CODE, BRAIN)
-            odd = multiply_add(one, x9, odd, zero, CODE, BRAIN)
-            odd = multiply_add(one, xb, odd, zero, CODE, BRAIN)
-            odd = multiply_add(one, xd, odd, zero, CODE, BRAIN)
-            odd = multiply_add(one, xf, odd, zero, CODE, BRAIN)
+            even = sum_by_dots(x0, x2, x4, x6, x8, xa, xc, xe, none, CODE, BRAIN)
+            odd = sum_by_dots(x1, x3, x5, x7, x9, xb, xd, xf, none, CODE, BRAIN)
             part = u - (zero + 1024.0) * even + (v * 0.0625 - (zero + 64.0) * odd)
         else:
             part = u + v

@@ -162,19 +162,26 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
     return found
 
 
-def _bench(
-    label: str,
+def layer_specs(
     shape: tuple[int, int, int],
     tokens: int,
-    cache: str = "bfloat16",
-    norm: bool = False,
-) -> tuple[str, dict[str, Any], dict[str, TensorSpec]]:
+    pages: TensorSpec,
+    dtype: str,
+    *,
+    merged: bool = False,
+    norm: str = "",
+) -> dict[str, TensorSpec]:
+    """Inputs of a layer with heads, key heads and head size `shape`, and a cache of `pages` for
+    keys and for values. merged: q, k and v are columns of one matrix, as a compiled model has them.
+    norm: the type of norm weights; "" is without.
+    """
     heads, kv_heads, dim = shape
-    pages = TensorSpec((max(tokens // 16, 64), 16, kv_heads, dim), cache)
-    tensors = {
-        "q": TensorSpec((tokens, heads, dim), "bfloat16"),
-        "k": TensorSpec((tokens, kv_heads, dim), "bfloat16"),
-        "v": TensorSpec((tokens, kv_heads, dim), "bfloat16"),
+    strides = ((heads + 2 * kv_heads) * dim, dim, 1) if merged else None
+    found = {
+        name: TensorSpec((tokens, count, dim), dtype, strides)
+        for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))
+    }
+    found |= {
         "positions": TensorSpec((tokens,), "int32"),
         "inv_freq": TensorSpec((dim // 2,), "float32"),
         "slots": TensorSpec((tokens,), "int32"),
@@ -182,8 +189,21 @@ def _bench(
         "v_cache": pages,
     }
     if norm:
-        weight = TensorSpec((dim,), "bfloat16")
-        tensors |= {"q_weight": weight, "k_weight": weight}
+        weight = TensorSpec((dim,), norm)
+        found |= {"q_weight": weight, "k_weight": weight}
+    return found
+
+
+def _bench(
+    label: str,
+    shape: tuple[int, int, int],
+    tokens: int,
+    cache: str = "bfloat16",
+    norm: bool = False,
+) -> tuple[str, dict[str, Any], dict[str, TensorSpec]]:
+    _, kv_heads, dim = shape
+    pages = TensorSpec((max(tokens // 16, 64), 16, kv_heads, dim), cache)
+    tensors = layer_specs(shape, tokens, pages, "bfloat16", norm="bfloat16" if norm else "")
     if cache != "bfloat16":
         scale = TensorSpec((1,), "float32")
         tensors |= {"k_scale": scale, "v_scale": scale}
@@ -211,6 +231,17 @@ def bench_integers(
     return {"positions": order, "slots": order}
 
 
+# What every operator that appends rotated keys to a paged cache takes.
+CACHE_INPUTS = {
+    "k_cache": "dtype or 8-bit float[blocks, block_size, Hk, D], any strides but the last",
+    "v_cache": "dtype or 8-bit float[blocks, block_size, Hk, Dv], any strides but the last",
+    "q_weight": "float[D], optional",
+    "k_weight": "float[D], optional",
+    "k_scale": "float32[1] or float32[Hk], optional",
+    "v_scale": "float32[1] or float32[Hk], optional",
+}
+CACHE_OUTPUTS = {"k_cache": "changed in place", "v_cache": "changed in place"}
+
 SPEC = OperatorSpec(
     name="rope_cache",
     formula="q, k ← rope(norm(q)), rope(norm(k)); cache[slots[t]] ← k[t], v[t]",
@@ -229,18 +260,12 @@ SPEC = OperatorSpec(
         "positions": "int32 or int64[T], below 2^24",
         "inv_freq": "float32[R/2]",
         "slots": "int32 or int64[T]",
-        "k_cache": "dtype or 8-bit float[blocks, block_size, Hk, D], any strides but the last",
-        "v_cache": "dtype or 8-bit float[blocks, block_size, Hk, Dv], any strides but the last",
-        "q_weight": "float[D], optional",
-        "k_weight": "float[D], optional",
-        "k_scale": "float32[1] or float32[Hk], optional",
-        "v_scale": "float32[1] or float32[Hk], optional",
+        **CACHE_INPUTS,
     },
     outputs={
         "q_out": "dtype[T, H, D] (q, with in_place)",
         "k_out": "dtype[T, Hk, D], with keep_k (k, with in_place)",
-        "k_cache": "changed in place",
-        "v_cache": "changed in place",
+        **CACHE_OUTPUTS,
     },
     reference=reference,
     tolerance={

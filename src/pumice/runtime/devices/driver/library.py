@@ -103,14 +103,15 @@ class Driver:
 
 def load(table: DriverTable) -> Driver:
     """The driver that is installed; DeviceError says which files were looked for."""
-    failures = []
+    failures: dict[str, list[str]] = {}  # reason → files
     windows = sys.platform == "win32"
     for name in (n for n in table.libraries if n.endswith(".dll") == windows):
         try:
             return Driver(table, ctypes.CDLL(name))
         except OSError as error:
-            failures.append(f"{name} ({error})")
+            failures.setdefault(str(error).removeprefix(f"{name}: "), []).append(name)
+    tried = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in failures.items())
     raise DeviceError(
-        f"the {table.api} driver cannot be loaded; tried {'; '.join(failures)}",
+        f"the {table.api} driver cannot be loaded; tried {tried}",
         hint=f"To use a GPU, {table.install}.",
     )
