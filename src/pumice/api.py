@@ -100,11 +100,14 @@ def _settle(
         return summarize(source, quantization).gpu_bytes(on, None)
 
     cpu_only = ""
-    if threads is not None or activations in ("int8", "float32"):
-        cpu_only = f"threads {threads}, activations {activations} are of the CPU"
+    if threads is not None:
+        cpu_only = f"threads={threads} is for the CPU"
+    elif activations in ("int8", "float32"):
+        cpu_only = f"activations={activations!r} are for the CPU"
     found = settle(device, target, need=need, cpu_only=cpu_only)
-    level = logging.WARNING if found.passed_over else logging.INFO
-    logging.getLogger("pumice").log(level, found.line)
+    if found.line:
+        level = logging.WARNING if found.passed_over else logging.INFO
+        logging.getLogger("pumice").log(level, found.line)
     return found
 
 

@@ -280,6 +280,8 @@ def test_another_api(artifact: Path) -> None:
         load(artifact, device="cuda")
     with pytest.raises(ArtifactError, match="not for device 'cpu'"):
         load(artifact, device="cpu")
+    with pytest.raises(UsageError, match="threads is 2; they are the CPU's"):
+        load(artifact, threads=2)
 
 
 def test_a_machine_without_the_driver(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from driver_fakes import emulated
 from typer.testing import CliRunner
 
-from pumice import device_choice
+from pumice import api, device_choice
 from pumice.cli import checks
 from pumice.cli.app import app
 from pumice.device_choice import settle
@@ -175,8 +176,8 @@ def test_what_is_named_is_not_chosen(machine: Machine) -> None:
     assert settle("rocm:1").target.name == "gfx1201"
     assert settle("auto", "sm_90").target.name == "sm_90"
     assert settle("auto", "SM_90").device == "auto"  # only compiled
-    found = settle("auto", "Native", cpu_only="--threads 2 is of the CPU")
-    assert (found.device, found.line) == ("cpu", "on the CPU: --threads 2 is of the CPU")
+    found = settle("auto", "Native", cpu_only="--threads 2 is for the CPU")
+    assert (found.device, found.line) == ("cpu", "on the CPU: --threads 2 is for the CPU")
     assert all(not s.line for s in (settle("cpu"), settle("rocm:1"), settle("auto", "sm_90")))
 
 
@@ -196,6 +197,29 @@ def test_doctor_says_what_auto_is(machine: Machine) -> None:
     assert (found.status, found.name) == ("warning", "auto") and "gfx1036" in found.detail
 
 
+@pytest.mark.parametrize(("free", "level"), [(20.0, "INFO"), (1.0, "WARNING")])
+def test_from_python_the_log_says_it(
+    machine: Machine, free: float, level: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A GPU that is not used is a warning, which Python shows where nobody set up a log."""
+    caplog.set_level(logging.INFO, "pumice")
+    machine(card(0, "gfx1100", 24), free={0: free})
+    model = "random:llama-2-7b"
+    found = api._settle(model, "auto", None, None, None, None, tmp_path)
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == (level, found.line)
+    assert found.passed_over == (level == "WARNING")
+    assert api._settle(model, "auto", None, None, "int8", None, tmp_path).device == "cpu"
+
+
+def test_a_hidden_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HIP_VISIBLE_DEVICES="" leaves a driver that shows nothing."""
+    machine(nodes=("rocm",))
+    hidden = DriverReport("rocm", True, "6.3", (), "the rocm driver shows no device")
+    monkeypatch.setattr(device_choice, "reports", lambda: [hidden])
+    assert settle().line == "on the CPU: / is here, but the rocm driver shows no device"
+
+
 def test_the_command_says_it_first(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +234,6 @@ def test_the_command_says_it_first(
     result = CliRunner().invoke(app, named)
     assert result.exit_code == 2 and "'float32'; allowed for gfx1100" in result.stderr
     result = CliRunner().invoke(app, [*arguments, "--activations", "float32"])
-    assert result.stderr.startswith("on the CPU: --activations float32 are of the CPU")
+    assert result.stderr.startswith("on the CPU: --activations float32 are for the CPU")
     result = CliRunner().invoke(app, [*arguments, "--threads", "1"])
     assert result.exit_code == 2  # compile has no such option

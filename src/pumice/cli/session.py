@@ -147,9 +147,9 @@ class ModelRequest:
     def _cpu_only(self) -> str:
         """Why only the CPU will do, in what was asked for; "" when nothing says so."""
         if self.threads is not None:
-            return f"--threads {self.threads} is of the CPU"
+            return f"--threads {self.threads} is for the CPU"
         if self.activations is not None and self.activations not in GPU_ACTIVATIONS:
-            return f"--activations {self.activations} are of the CPU"
+            return f"--activations {self.activations} are for the CPU"
         return ""
 
     def _gpu_bytes(self, target: Target) -> int:

@@ -51,6 +51,11 @@ def load(
     if contexts is not None and contexts < 1:
         raise UsageError(f"contexts is {contexts}; it must be at least 1")
     if manifest.target.get("api") != "cpu":
+        if threads is not None:
+            raise UsageError(
+                f"threads is {threads}; they are the CPU's, and the artifact was compiled for "
+                f"{manifest.target['name']}"
+            )
         return load_gpu(
             directory,
             manifest,
