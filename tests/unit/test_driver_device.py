@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -316,7 +318,35 @@ def test_a_fault_surfaces_when_waiting_and_stays() -> None:
         device.synchronize()
 
 
-def test_ctrl_c_within_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_waits_for_the_end_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a card: the kernel ends, what comes after it stays for later, the device is whole."""
+    device, library = emulated()
+    launch, *_ = launched(device)
+    real, asked = library.executor.launch, []
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        if not asked:
+            asked.append(True)
+            signal.raise_signal(signal.SIGINT)
+        real(*arguments, **options)
+
+    monkeypatch.setattr(library.executor, "launch", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        stream = device.stream()
+        launch.issue(stream)
+        launch.issue(stream)
+        with pytest.raises(KeyboardInterrupt):
+            stream.synchronize()
+        assert len(library.executor.launched) == 1
+        stream.synchronize()
+        assert len(library.executor.launched) == 2
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_ctrl_c_within_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no failure of the driver; but what the kernel has half done is not gone on from."""
     device, library = emulated()
     launch, *_ = launched(device)

@@ -10,7 +10,7 @@ from pumice.emulator.hip import abi
 from pumice.emulator.hip.cards import Card
 from pumice.emulator.hip.executor import Executor
 from pumice.emulator.hip.status import HipError, Status
-from pumice.emulator.hip.work import Stream
+from pumice.emulator.hip.work import Stream, interrupts_between
 from pumice.errors import UsageError
 
 T = TypeVar("T")
@@ -115,16 +115,28 @@ class HipBase:
         return self._get(handle, Stream) if handle else self._null_stream
 
     def _run(self, stream: Stream, until: int | None = None) -> None:
-        """Work of a stream; a fault in it loses the device."""
+        """Work of a stream; a fault in it loses the device, and so does a second Ctrl-C."""
         if self._lost is not None:
             raise self._lost
+        whole = True
+
+        def end_of_work() -> None:
+            nonlocal whole
+            whole = True
+            between()
+            whole = False
+
         try:
-            stream.run(until)
+            with interrupts_between() as between:
+                whole = False
+                stream.run(until, end_of_work)
+                whole = True
         except HipError as error:
             self._lost = error
             raise
-        except KeyboardInterrupt:  # half of a kernel's results: nobody may go on from there
-            self._lost = HipError(Status.LAUNCH_FAILURE, "Ctrl-C ended a kernel before its end")
+        except KeyboardInterrupt:
+            if not whole:  # half of a kernel's results: nobody may go on from there
+                self._lost = HipError(Status.LAUNCH_FAILURE, "Ctrl-C ended a kernel before its end")
             raise
 
     def _ordinal(self, ordinal: int) -> None:

@@ -7,14 +7,45 @@ that a stream waits for pulls the other stream along.
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pumice.emulator.hip.status import HipError, Status
 
 Work = Callable[[], None]
+
+
+@contextlib.contextmanager
+def interrupts_between() -> Iterator[Work]:
+    """Has Ctrl-C wait for the end of a kernel, which it does not end on a real card either: yields
+    what raises it then. A second one is raised at once.
+    """
+    asked = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    def between() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield between  # somebody else hears it
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield between
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(eq=False)
@@ -70,13 +101,16 @@ class Stream:
             return
         self._queue.append(work)
 
-    def run(self, until: int | None = None) -> None:
-        """Does work up to a position (all)."""
+    def run(self, until: int | None = None, between: Work = lambda: None) -> None:
+        """Does work up to a position (all). between: called after each piece; what it raises leaves
+        the rest for later.
+        """
         last = self.given if until is None else until
         while self.done < last and self._queue:
             work = self._queue.popleft()
             self.done += 1
             work()
+            between()
 
     def refuse_capture(self) -> None:
         """Waiting for a stream that is being captured spoils the graph."""
