@@ -273,6 +273,7 @@ def _least_tokens(artifact: Path, block_size: int) -> int:
 
 
 def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> int:
+    import gc
     import signal
 
     from pumice import event_loop
@@ -283,6 +284,10 @@ def _run(engine: LLMEngine, settings: ServerSettings, sock: Any, host: str) -> i
     url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
     def started(_: object) -> None:
+        # What is loaded stays: looking through it for garbage would hold all streams up, 50 ms a
+        # time.
+        gc.collect()
+        gc.freeze()
         limits = engine.limits
         _say(
             f"{settings.names[0]} at {url} (context {limits.context_length:,} tokens, cache "

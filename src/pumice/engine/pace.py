@@ -14,6 +14,9 @@ STRETCH = 2.2  # of a decoding step's time; the promise is 3, and steps vary
 _FIRST = 32  # tokens, before anything was measured
 _LEAST = 2  # tokens: a prompt must go on whatever it costs
 _SHARE = 0.3  # of a new measurement in the running mean
+# A step that was held up says little about the next one, and may not make chunks longer: a decoding
+# step counts for so many times the mean at most, a token of a prompt for such a part at least.
+_HELD_UP = 1.5
 
 
 class Pace:
@@ -37,12 +40,16 @@ class Pace:
         """A step of so many tokens took `seconds`."""
         if not prefill_tokens:
             before = self._decode_s.get(decode_tokens, 0.0)
-            self._decode_s[decode_tokens] = _mean(before, seconds)
+            most = _HELD_UP * before if before else seconds
+            self._decode_s[decode_tokens] = _mean(before, min(seconds, most))
         elif not decode_tokens:
-            self._token_s = _mean(self._token_s, seconds / prefill_tokens)
+            self._observe_token(seconds / prefill_tokens)
         elif self._token_s:
             added = max(seconds - self._decode_time(decode_tokens), 0.1 * seconds)
-            self._token_s = _mean(self._token_s, added / prefill_tokens)
+            self._observe_token(added / prefill_tokens)
+
+    def _observe_token(self, seconds: float) -> None:
+        self._token_s = _mean(self._token_s, max(seconds, self._token_s / _HELD_UP))
 
     def _decode_time(self, tokens: int) -> float:
         """Of a step that only decodes. Under load there may be none of this size to measure: then
