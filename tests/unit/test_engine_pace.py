@@ -81,6 +81,26 @@ def test_a_fixed_chunk_does_not() -> None:
     assert max(beside) > 10
 
 
+def test_many_prompts_that_wait_do_not_crawl_beside_one_stream() -> None:
+    """They will run together: until then the stream has the pace that it will have."""
+    engine, toy = timed()
+    params = SamplingParams(max_tokens=400)
+    engine.add_request([1, 2, 3], params, request_id="first")
+    for _ in range(30):
+        engine.step()
+    for i in range(12):
+        engine.add_request([5 + i] * 40, params)
+    last, gaps, begun = toy.now, [], len(toy.steps)
+    while engine.scheduler.waiting or any(not s.decodes for s in engine.scheduler.running):
+        if any(delta.request_id == "first" for delta in engine.step()):
+            gaps.append(toy.now - last)
+            last = toy.now
+    prompts = [step for step in toy.steps[begun:] if step[0] > step[1]]
+    engine.step()
+    assert toy.shapes[-1] == (1,) * 13
+    assert max(gaps) <= 3 * toy.decode_s and len(prompts) < 480 / 8
+
+
 def test_the_time_that_is_left_is_used() -> None:
     _, beside, seconds = gaps_of(4)
     assert float(np.median(beside)) > 0.8 * STRETCH

@@ -77,6 +77,11 @@ class Scheduler:
         """How many more sequences could run. One that will fork has places for all its copies."""
         return self.max_running - sum(1 + len(s.siblings) for s in self.running)
 
+    @property
+    def _soon(self) -> int:
+        """How many sequences will run, if blocks suffice."""
+        return min(self.max_running, len(self.running) + len(self.waiting))
+
     def add(self, sequence: Sequence) -> None:
         """A sequence has arrived; `arrival` says when."""
         effective = sequence.arrival + AGEING_S * sequence.request.priority
@@ -134,7 +139,8 @@ class Scheduler:
         if self._chunk is not None:
             budget = min(budget, self._chunk)
         elif decoding:
-            budget = min(budget, self.pace.chunk(decoding))
+            # Where several prompts wait: by the pace that streams will have when the others run.
+            budget = min(budget, self.pace.chunk(max(decoding, self._soon - 1)))
         for sequence in self.running:
             if sequence.computed < sequence.length and not sequence.decodes and budget:
                 budget -= self._prefill(plan, sequence, budget)
@@ -144,8 +150,7 @@ class Scheduler:
 
     def _decode(self, plan: StepPlan) -> None:
         """A token for each sequence that is past its prompt, and its guesses if there is room."""
-        soon = min(self.max_running, len(self.running) + len(self.waiting))
-        spare = min(self._max_tokens, self._max_rows) - soon
+        spare = min(self._max_tokens, self._max_rows) - self._soon
         index = 0
         while index < len(self.running):  # preemption takes from the end
             sequence = self.running[index]
