@@ -20,6 +20,7 @@ from pumice.targets import Target
 LEAST_TOKENS, MOST_TOKENS = 2, 128
 _REGISTERS = 65536  # of a Hopper's compute unit
 _GROUPS = (32, 64, 128)
+_BLOCK = 1024  # activations that a program puts in their places
 # (rows of weights, blocks of 128 along K, stages, warps, programs a compute unit) by tokens, the
 # favourites first.
 _SHAPES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
@@ -76,16 +77,22 @@ def stream_configs(problem: Problem, target: Target) -> list[Config]:
         if (shared + 1024) * units > target.shared_bytes:
             continue
         values = (("rows", rows), ("blocks", blocks), ("stages", stages), ("warps", warps))
-        found.append({**dict(values), "units": units, "early": 1})
-    return found or [{"rows": 64, "blocks": 1, "stages": 2, "warps": 4, "units": 1, "early": 1}]
+        found += [
+            {**dict(values), "units": units, "early": early, "placed": placed}
+            for placed, early in ((0, 1), (1, 1))
+        ]
+    return found or [
+        {"rows": 64, "blocks": 1, "stages": 2, "warps": 4, "units": 1, "early": 1, "placed": 0}
+    ]
 
 
 def stream_plan(problem: Problem, target: Target, config: Config) -> Plan:
-    from pumice.operators.gemm_w4.hopper_triton import stream
+    from pumice.operators.gemm_w4.hopper_triton import place, stream
 
     (m, k), n = problem["x"].shape, problem["w"].shape[0]
     if n == 0 or k == 0:
         return Plan(())
+    placed = bool(config["placed"])
     gated = bool(problem.attrs.get("activation"))
     tokens, rows, blocks = tokens_of(problem), config["rows"], config["blocks"]
     steps = k // (128 * blocks)
@@ -104,7 +111,8 @@ def stream_plan(problem: Problem, target: Target, config: Config) -> Plan:
     }  # fmt: skip
     constants |= {
         "ZERO": int(problem.attrs.get("zero", 0)), "BRAIN": problem["x"].dtype == "bfloat16",
-        "GATED": gated, "EARLY": bool(config["early"]), "T": tokens, "BN": rows, "C": blocks,
+        "GATED": gated, "EARLY": bool(config["early"]), "PLACED": placed,
+        "T": tokens, "BN": rows, "C": blocks,
         "S": 128 * blocks // int(problem.attrs["group"]), "STAGES": config["stages"],
         "WARPS": config["warps"],
     }  # fmt: skip
@@ -112,16 +120,33 @@ def stream_plan(problem: Problem, target: Target, config: Config) -> Plan:
     registers = _REGISTERS // (config["units"] * config["warps"] * target.wave) // 8 * 8
     if registers < 255:
         options["maxnreg"] = registers
-    launch = Launch(
-        stream, (programs, 1, 1), arguments, constants,
-        num_warps=config["warps"], num_stages=1, options={"cuda": options},
-    )  # fmt: skip
+    launches: list[Launch] = []
     workspaces = {
         "partial": TensorSpec((programs, rows, tokens), "float32"),
         "flags": TensorSpec((tiles,), "int32"),
     }
+    if placed:
+        early = {"cuda": {"launch_pdl": True}} if config["early"] else {}
+        launches.append(
+            Launch(
+                place,
+                (m * cdiv(k, _BLOCK), 1, 1),
+                {
+                    "x": "x", "placed": "placed", "K": k, "blocks": cdiv(k, _BLOCK),
+                    "x_stride": problem["x"].stride[0],
+                },
+                {"EARLY": bool(config["early"]), "BLOCK": _BLOCK, "WARPS": 4},
+                num_warps=4, num_stages=1, options=early,
+            )
+        )  # fmt: skip
+        workspaces["placed"] = TensorSpec((m, k), problem["x"].dtype)
+        arguments |= {"x": "placed", "x_stride": k}
+    launch = Launch(
+        stream, (programs, 1, 1), arguments, constants,
+        num_warps=config["warps"], num_stages=1, options={"cuda": options},
+    )  # fmt: skip
     flags = frozenset({"flags"})
-    return Plan((launch,), workspaces, flags, flags)
+    return Plan((*launches, launch), workspaces, flags, flags)
 
 
 class Stream:

@@ -206,20 +206,31 @@ def _copy(
 
 
 @gluon.jit
+def _code_at(place):
+    """Which code along K comes to a place: to 32i + 8p + 2t + e of 128 code 32t + 8i + 2p + e."""
+    inner = (place // 2 % 4) * 32 + (place // 32 % 4) * 8 + (place // 8 % 4) * 2 + place % 2
+    return place // 128 * 128 + inner
+
+
+@gluon.jit
 def _copy_x(
     unit, slot, x_ring, x, M, k_units, x_stride,
-    T: gl.constexpr, C: gl.constexpr, WARPS: gl.constexpr,
+    PLACED: gl.constexpr, T: gl.constexpr, C: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """Begins to copy a step's activations, in the order of the weights' places."""
-    L: gl.constexpr = _x_layout(T, C, WARPS)
-    token = gl.minimum(gl.arange(0, T, layout=gl.SliceLayout(1, L)), M - 1)
-    place = gl.arange(0, 128 * C, layout=gl.SliceLayout(0, L))
-    # place 32i + 8p + 2t + e of 128 is that of code 32t + 8i + 2p + e
-    inner = (place // 2 % 4) * 32 + (place // 32 % 4) * 8 + (place // 8 % 4) * 2 + place % 2
-    k = (unit % k_units) * (128 * C) + place // 128 * 128 + inner
-    at = (token * x_stride)[:, None] + k[None, :]
-    at = gl.max_contiguous(gl.multiple_of(at, [1, 2]), [1, 2])
-    _begin_copy(x_ring.index(slot), x + at)
+    first = (unit % k_units) * (128 * C)
+    if PLACED:
+        L: gl.constexpr = _copy_layout(128 * C, 8, WARPS)
+        token = gl.minimum(gl.arange(0, T, layout=gl.SliceLayout(1, L)), M - 1)
+        k = first + gl.arange(0, 128 * C, layout=gl.SliceLayout(0, L))
+        _begin_copy(x_ring.index(slot), x + (token * x_stride)[:, None] + k[None, :])
+    else:
+        L: gl.constexpr = _x_layout(T, C, WARPS)
+        token = gl.minimum(gl.arange(0, T, layout=gl.SliceLayout(1, L)), M - 1)
+        k = first + _code_at(gl.arange(0, 128 * C, layout=gl.SliceLayout(0, L)))
+        at = (token * x_stride)[:, None] + k[None, :]
+        at = gl.max_contiguous(gl.multiple_of(at, [1, 2]), [1, 2])
+        _begin_copy(x_ring.index(slot), x + at)
 
 
 @gluon.jit
@@ -392,6 +403,25 @@ def _finish(
 
 
 @gluon.jit
+def place(
+    x, placed, K, blocks, x_stride, EARLY: gl.constexpr, BLOCK: gl.constexpr, WARPS: gl.constexpr
+):
+    """Activations [M, K] in the order of the weights' places, a row's block a program."""
+    if EARLY:  # the product behind may begin, too: its weights take longest
+        gl.inline_asm_elementwise(
+            "griddepcontrol.launch_dependents; griddepcontrol.wait; // $0",
+            "=r", [], dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    program = gl.program_id(0)
+    token = program // blocks
+    L: gl.constexpr = gl.BlockedLayout([8], [32], [WARPS], [0])
+    at = (program % blocks) * BLOCK + gl.arange(0, BLOCK, layout=L)
+    found = gl.max_contiguous(gl.multiple_of(token * x_stride + _code_at(at), [2]), [2])
+    value = gl.load(x + found, mask=at < K)
+    gl.store(placed + token * K + at, value, mask=at < K)
+
+
+@gluon.jit
 def stream(
     x,
     w,
@@ -416,6 +446,7 @@ def stream(
     BRAIN: gl.constexpr,
     GATED: gl.constexpr,
     EARLY: gl.constexpr,
+    PLACED: gl.constexpr,  # whether x is in the order of places
     T: gl.constexpr,  # tokens
     BN: gl.constexpr,
     C: gl.constexpr,  # blocks of 128 along K a step: 1 or 2
@@ -454,7 +485,7 @@ def stream(
         )  # fmt: skip
     for i in gl.static_range(STAGES - 1):
         if first + i < last:
-            _copy_x(first + i, i, x_ring, x, M, k_units, x_stride, T, C, WARPS)
+            _copy_x(first + i, i, x_ring, x, M, k_units, x_stride, PLACED, T, C, WARPS)
         async_copy.commit_group()  # the first one has all weights so far, too
     acc = gl.zeros([BN, T], gl.float32, ACC)
     for unit in range(first, last):
@@ -476,22 +507,21 @@ def stream(
         if mins is not None:
             min_a, min_b = _by_group(m_ring.index(slot), BN, C, S, WARPS)
         acc, a = _multiply(w0, scale_a, min_a, x_slot, acc, step > 0, 0, ZERO, BRAIN, BN, ACC)
-        # From here on the matrix unit has work while the rest is prepared. All have read what the
-        # step before needed, so that its places are free.
-        if unit + STAGES - 1 < last:
-            free = (done + STAGES - 1) % STAGES
-            _copy(
-                unit + STAGES - 1, free, w_ring, s_ring, m_ring,
-                w, scales, mins, N, half, k_units, words, scale_columns, GATED, BN, BK, S, WARPS,
-            )  # fmt: skip
-            _copy_x(unit + STAGES - 1, free, x_ring, x, M, k_units, x_stride, T, C, WARPS)
-        async_copy.commit_group()
         acc, b = _multiply(w1, scale_a, min_a, x_slot, acc, True, 64, ZERO, BRAIN, BN, ACC)
         if C == 2:
             acc = warpgroup_mma_wait(1, deps=(acc, a))[0]
             acc, a = _multiply(w2, scale_b, min_b, x_slot, acc, True, 128, ZERO, BRAIN, BN, ACC)
             acc = warpgroup_mma_wait(1, deps=(acc, b))[0]
             acc, b = _multiply(w3, scale_b, min_b, x_slot, acc, True, 192, ZERO, BRAIN, BN, ACC)
+        # The matrix unit has work meanwhile; what the step before has read is free again.
+        if unit + STAGES - 1 < last:
+            free = (done + STAGES - 1) % STAGES
+            _copy(
+                unit + STAGES - 1, free, w_ring, s_ring, m_ring,
+                w, scales, mins, N, half, k_units, words, scale_columns, GATED, BN, BK, S, WARPS,
+            )  # fmt: skip
+            _copy_x(unit + STAGES - 1, free, x_ring, x, M, k_units, x_stride, PLACED, T, C, WARPS)
+        async_copy.commit_group()
         acc = warpgroup_mma_wait(0, deps=(acc, a, b))[0]
         if (step == k_units - 1) | (unit == last - 1):
             if tile * k_units >= first:
