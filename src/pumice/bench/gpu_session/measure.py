@@ -203,10 +203,8 @@ class Run:
         step = _predicted_step(test, predictor, executor.limits.max_tokens)
         for row in beside(profile, step):
             self.results["profiles"].append({"model": shape, "test": test.name, **row})
-        write_trace(
-            self.out.with_name(f"{self.out.stem}-{Path(shape).name}-{test.name}.trace.json"),
-            [profile],
-        )
+        name = f"{self.out.stem}-{Path(shape).name}-{test.name}.trace.json".replace("@", "-")
+        write_trace(self.out.with_name(name), [profile])
         self.say(
             f"{self.seconds:5.0f} s  {shape} {test.name}: a step's kernels take "
             f"{profile.seconds * 1e3:.3f} ms one by one, predicted {step.seconds * 1e3:.3f} ms"

@@ -24,7 +24,6 @@ from pumice.text.tokenizer import Tokenizer
 Say = Callable[[str], None]
 MakeTiny = Callable[[str, Path], Path]  # model type, folder → a checkpoint with random weights
 _TINY_SIZES = {"max_tokens": 32, "max_sequences": 4, "max_rows": 16}
-_SMALL_SIZES = {"max_tokens": 128, "max_sequences": 4, "max_rows": 4}
 
 
 class Preparation:
@@ -61,9 +60,10 @@ class Preparation:
             )  # fmt: skip
             self._session["speeds"].append({"artifact": name, **model.as_dict()})
 
-    def small(self, source: Path, scratch: Path) -> None:
-        """A real model with its weights: answers to prompts."""
-        self._compile(source, "small", **_SMALL_SIZES)
+    def small(self, source: Path, scratch: Path, sequences: int = 4) -> None:
+        """A real model with its weights: answers to prompts. sequences: more than 4 where it shall
+        be served as well."""
+        self._compile(source, "small", max_tokens=128, max_sequences=sequences, max_rows=sequences)
         tokenizer = Tokenizer.load(self.folder / "small")
         prompts = [
             tokenizer.encode(text, add_special=True, parse_special=False)
