@@ -72,7 +72,8 @@ class Binaries:
             function = launch.kernel.fn
             name = f"{function.__name__}_{_digest(launch, key)}"
             self._symbols[key] = name
-            used = {v: tensors[v] for v in launch.arguments.values() if isinstance(v, str)}
+            given = (*launch.arguments.values(), launch.scratch)
+            used = {v: tensors[v] for v in given if isinstance(v, str) and v}
             self.tasks[name] = _Task(
                 function.__module__,
                 function.__name__,
