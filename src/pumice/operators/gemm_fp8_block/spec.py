@@ -86,6 +86,7 @@ SPEC = OperatorSpec(
     tolerance=TOLERANCE,
     cases=cases,
     triton_kernels=(
+        "pumice.operators.gemm_fp8_block.hopper_plan:BlockSpecialized",
         "pumice.operators.gemm_fp8_block.triton_plan:BlockTiled",
         "pumice.operators.gemm_fp8_block.triton_plan:BlockSplitK",
         "pumice.operators.gemm_fp8_block.triton_plan:BlockStreamK",
