@@ -91,7 +91,9 @@ class BoundPlan:
                 )
                 if name in launch.arguments and isinstance(value, str)
             ]
-            self._launches.append((_binaries[key].compiled, launch.grid, row, holes, launch.scratch))
+            self._launches.append(
+                (_binaries[key].compiled, launch.grid, row, holes, launch.scratch)
+            )
 
     def restored(self, device: torch.device | str) -> dict[str, torch.Tensor]:
         """Zeros for the workspaces that the plan leaves as it found them. A caller whose calls
