@@ -12,6 +12,7 @@ import pytest
 from matmul_code import check_plan
 
 from pumice.errors import CompileError
+from pumice.operators.gemm.specialized import cut
 from pumice.operators.gemm_fp8_block.spec import tensors
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.triton.build import build
@@ -20,14 +21,17 @@ from pumice.targets import get_target
 from pumice.targets.gpu import GPU_TARGETS
 
 HOPPER = get_target("sm_90")
-(KERNEL,) = (k for k in triton_kernels_of("gemm_fp8_block") if k.name.endswith("specialized"))
+KERNEL, DENSE = (
+    next(k for k in triton_kernels_of(name) if k.name.endswith("specialized"))
+    for name in ("gemm_fp8_block", "gemm")
+)
 
 
 def block(m: int, n: int, k: int, attrs: Mapping[str, Any] = {}, **more: TensorSpec) -> Problem:
     return make_problem(get_spec("gemm_fp8_block"), attrs, {**tensors(m, n, k), **more})
 
 
-@pytest.mark.parametrize("bn", [128, 256])
+@pytest.mark.parametrize("bn", [128, 192, 256])
 def test_two_groups_multiply_and_one_warp_loads(bn: int) -> None:
     problem = block(4096, 7168, 2048)
     config = next(c for c in KERNEL.configs(problem, HOPPER) if c["BN"] == bn)
@@ -38,10 +42,22 @@ def test_two_groups_multiply_and_one_warp_loads(bn: int) -> None:
     assert re.search(r"wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3", binary.assembly)
 
 
+@pytest.mark.parametrize(("bn", "dtype"), [(128, "float16"), (192, "bfloat16"), (256, "bfloat16")])
+def test_dense(bn: int, dtype: str) -> None:
+    inputs = {"x": TensorSpec((512, 4096), dtype), "w": TensorSpec((6144, 4096), dtype)}
+    problem = make_problem(get_spec("gemm"), {}, inputs)
+    config = next(c for c in DENSE.configs(problem, HOPPER) if c["BN"] == bn)
+    (binary,) = check_plan(DENSE, problem, HOPPER, config)
+    assert binary.threads == 12 * 32
+    part = 64 if bn == 192 else bn
+    assert f"wgmma.mma_async.sync.aligned.m64n{part}k16.f32" in binary.assembly
+
+
 def test_an_epilogue_with_everything() -> None:
     more = {"bias": TensorSpec((7168,), "bfloat16"), "residual": TensorSpec((512, 7168), "float16")}
     problem = block(512, 7168, 2048, {"activation": "silu", "out_dtype": "float16"}, **more)
-    check_plan(KERNEL, problem, HOPPER)
+    config = next(c for c in KERNEL.configs(problem, HOPPER) if c["BN"] == 128)
+    check_plan(KERNEL, problem, HOPPER, config)
 
 
 def test_room_for_descriptors() -> None:
@@ -54,17 +70,23 @@ def test_room_for_descriptors() -> None:
         build(replace(launch, scratch=""), problem.tensors, HOPPER)
 
 
-def test_every_tile_is_done_once() -> None:
-    """Whole tiles and halves together are all of them, in as few waves as either alone."""
-    units = HOPPER.compute_units
-    for m, n in ((1024, 14336), (4096, 24576), (512, 4096), (129, 130), (4096, 7168), (4096, 4224)):
-        problem = block(m, n, 512)
-        config = next(c for c in KERNEL.configs(problem, HOPPER) if c["BN"] == 256)
-        (launch,) = KERNEL.plan(problem, HOPPER, config).launches
-        count, whole = -(-m // 128) * -(-n // 256), launch.arguments["whole"]
-        assert isinstance(whole, int) and 0 <= whole <= count
-        assert whole == count or 2 * (count - whole) <= units
-        assert launch.grid[0] == min(units, whole + 2 * (count - whole))
+@pytest.mark.parametrize("wide", [128, 192, 256])
+def test_the_cut(wide: int) -> None:
+    """Strips do not reach beyond N by a whole one, and the busiest unit is found."""
+    units, more = 132, 24
+    for m, n in ((1024, 14336), (4096, 24576), (512, 10240), (129, 130), (4096, 2112), (300, 64)):
+        strips, columns = cut(m, n, wide, wide == 192, units)
+        every, rows = -(-n // wide), -(-m // 128)
+        assert 0 <= strips <= every
+        assert wide != 192 or strips % 2 == 0 or strips == every
+        load = [0] * units
+        narrow = rows * max(0, -(-(n - strips * wide) // 128))
+        for tile in range(rows * strips):
+            load[tile % units] += wide + more
+        for tile in range(narrow):
+            load[(rows * strips + tile) % units] += 128 + more
+        assert max(load) == columns
+        assert columns <= -(-rows * every // units) * (wide + more)
 
 
 def test_reasons() -> None:

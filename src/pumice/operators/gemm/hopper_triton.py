@@ -35,11 +35,11 @@ def after(stage, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def load_tile(
-    x, w, a_smem, b_smem, c_smem, full, empty, row0, col0, K, stage, phase,
+    x, w, a_smem, b_smem, c_smem, full, empty, row0, col0, more0, K, stage, phase,
     COLUMNS: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Fills buffers with a tile's rows of x and w, a block of K each: COLUMNS rows of w into b_smem
-    and MORE further ones into c_smem."""
+    """Fills buffers with a tile's rows of x and w, a block of K each: COLUMNS rows of w from
+    col0 on into b_smem, MORE from more0 on into c_smem."""
     BM: gl.constexpr = x.block_shape[0]
     BK: gl.constexpr = x.block_shape[1]
     ROWS: gl.constexpr = w.block_shape[0]
@@ -52,9 +52,7 @@ def load_tile(
         for part in gl.static_range(0, COLUMNS, ROWS):
             async_load(w, [col0 + part, k], bar, b_smem.index(stage).slice(part, ROWS, dim=0))
         for part in gl.static_range(0, MORE, ROWS):
-            async_load(
-                w, [col0 + COLUMNS + part, k], bar, c_smem.index(stage).slice(part, ROWS, dim=0)
-            )
+            async_load(w, [more0 + part, k], bar, c_smem.index(stage).slice(part, ROWS, dim=0))
         stage, phase = after(stage, phase, STAGES)
     return stage, phase
 
@@ -89,25 +87,37 @@ def store_tile(
 
 
 @gluon.jit
+def narrow_of(tiles_m, strips, N, WIDE: gl.constexpr):
+    """Narrow tiles right of the wide ones: the program's first, how many there are, how many in a
+    row of them. They go on where the round of wide ones ended."""
+    programs = gl.num_programs(0)
+    across = gl.maximum(gl.cdiv(N - strips * WIDE, 128), 0)
+    first = (gl.program_id(0) + programs - tiles_m * strips % programs) % programs
+    return first, tiles_m * across, across
+
+
+@gluon.jit
 def _producer(
-    x, w, a_smem, b_smem, c_smem, full, empty, K, tiles_m, tiles_n, whole,
+    x, w, a_smem, b_smem, c_smem, full, empty, N, K, tiles_m, strips,
     BN: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
 ):  # fmt: skip
     BM: gl.constexpr = x.block_shape[0]
     stage = 0
     phase = 1
-    for tile in range(gl.program_id(0), whole, gl.num_programs(0)):
-        tile_m, tile_n = tile_of(tile, tiles_m, tiles_n, GROUP_M)
+    for tile in range(gl.program_id(0), tiles_m * strips, gl.num_programs(0)):
+        tile_m, tile_n = tile_of(tile, tiles_m, strips, GROUP_M)
         stage, phase = load_tile(
-            x, w, a_smem, b_smem, c_smem, full, empty, tile_m * BM, tile_n * BN, K, stage, phase,
+            x, w, a_smem, b_smem, c_smem, full, empty,
+            tile_m * BM, tile_n * BN, tile_n * BN + 128, K, stage, phase,
             128 if BN == 192 else BN, 64 if BN == 192 else 0, STAGES,
         )  # fmt: skip
-    if BN == 256:
-        for half in range(gl.program_id(0), (tiles_m * tiles_n - whole) * 2, gl.num_programs(0)):
-            tile_m, tile_n = tile_of(whole + half // 2, tiles_m, tiles_n, GROUP_M)
+    if BN > 128:
+        first, count, across = narrow_of(tiles_m, strips, N, BN)
+        for tile in range(first, count, gl.num_programs(0)):
+            tile_m, tile_n = tile_of(tile, tiles_m, across, GROUP_M)
             stage, phase = load_tile(
                 x, w, a_smem, b_smem, c_smem, full, empty,
-                tile_m * BM, tile_n * BN + half % 2 * 128, K, stage, phase, 128, 0, STAGES,
+                tile_m * BM, strips * BN + tile_n * 128, 0, K, stage, phase, 128, 0, STAGES,
             )  # fmt: skip
 
 
@@ -153,37 +163,38 @@ def _multiply_tile(
 @gluon.jit
 def _consumer(
     bias, residual, out, a_smem, b_smem, c_smem, full, empty, M, N, K, stride_rm, stride_om,
-    tiles_m, tiles_n, whole,
+    tiles_m, strips,
     ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
     GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     stage = 0
     phase = 0
-    for tile in range(gl.program_id(0), whole, gl.num_programs(0)):
-        tile_m, tile_n = tile_of(tile, tiles_m, tiles_n, GROUP_M)
+    for tile in range(gl.program_id(0), tiles_m * strips, gl.num_programs(0)):
+        tile_m, tile_n = tile_of(tile, tiles_m, strips, GROUP_M)
         stage, phase = _multiply_tile(
             bias, residual, out, a_smem, b_smem, c_smem, full, empty,
             tile_m * BM + ROW, tile_n * BN, M, N, K, stride_rm, stride_om, stage, phase,
             ROW, 128 if BN == 192 else BN, 64 if BN == 192 else 0, STAGES, ACTIVATION,
         )  # fmt: skip
-    if BN == 256:
-        for half in range(gl.program_id(0), (tiles_m * tiles_n - whole) * 2, gl.num_programs(0)):
-            tile_m, tile_n = tile_of(whole + half // 2, tiles_m, tiles_n, GROUP_M)
+    if BN > 128:
+        first, count, across = narrow_of(tiles_m, strips, N, BN)
+        for tile in range(first, count, gl.num_programs(0)):
+            tile_m, tile_n = tile_of(tile, tiles_m, across, GROUP_M)
             stage, phase = _multiply_tile(
                 bias, residual, out, a_smem, b_smem, c_smem, full, empty,
-                tile_m * BM + ROW, tile_n * BN + half % 2 * 128, M, N, K,
+                tile_m * BM + ROW, strips * BN + tile_n * 128, M, N, K,
                 stride_rm, stride_om, stage, phase, ROW, 128, 0, STAGES, ACTIVATION,
             )  # fmt: skip
 
 
 @gluon.jit
 def gemm_specialized(
-    x, w, bias, residual, out, M, N, K, stride_xm, stride_wn, stride_rm, stride_om, whole,
+    x, w, bias, residual, out, M, N, K, stride_xm, stride_wn, stride_rm, stride_om, strips,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
     GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """x [M, K], w [N, K] in 16-bit floats. BM is 128, BK 64, BN 128, 192 or 256. The first `whole`
-    tiles are done whole, others in two halves of 128 columns."""
+    """x [M, K], w [N, K] in 16-bit floats. BM is 128, BK 64, BN 128, 192 or 256. From the left,
+    `strips` times BN columns are done in tiles of BN, the rest in tiles of 128."""
     ROWS: gl.constexpr = 64 if BN == 192 else 128
     FIRST: gl.constexpr = 128 if BN == 192 else BN
     lines: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
@@ -200,17 +211,16 @@ def gemm_specialized(
     x_rows = tma.make_tensor_descriptor(x, [M, K], [stride_xm, 1], [BM, BK], lines)
     w_rows = tma.make_tensor_descriptor(w, [N, K], [stride_wn, 1], [ROWS, BK], lines)
     tiles_m = gl.cdiv(M, BM)
-    tiles_n = gl.cdiv(N, BN)
     gl.warp_specialize(
         [
             (_consumer, (bias, residual, out, a_smem, b_smem, c_smem, full, empty, M, N, K,
-                         stride_rm, stride_om, tiles_m, tiles_n, whole,
+                         stride_rm, stride_om, tiles_m, strips,
                          0, BM, BN, STAGES, GROUP_M, ACTIVATION)),
             (_consumer, (bias, residual, out, a_smem, b_smem, c_smem, full, empty, M, N, K,
-                         stride_rm, stride_om, tiles_m, tiles_n, whole,
+                         stride_rm, stride_om, tiles_m, strips,
                          64, BM, BN, STAGES, GROUP_M, ACTIVATION)),
-            (_producer, (x_rows, w_rows, a_smem, b_smem, c_smem, full, empty, K,
-                         tiles_m, tiles_n, whole, BN, STAGES, GROUP_M)),
+            (_producer, (x_rows, w_rows, a_smem, b_smem, c_smem, full, empty, N, K,
+                         tiles_m, strips, BN, STAGES, GROUP_M)),
         ],
         [4, 1],
         [232, 40],

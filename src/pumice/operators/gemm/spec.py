@@ -121,6 +121,7 @@ SPEC = OperatorSpec(
     tolerance=TOLERANCE,
     cases=cases,
     triton_kernels=(
+        "pumice.operators.gemm.hopper_plan:GemmSpecialized",
         "pumice.operators.gemm.triton_plan:GemmTiled",
         "pumice.operators.gemm.triton_plan:GemmSplitK",
         "pumice.operators.gemm.triton_plan:GemmStreamK",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,16 +17,19 @@ _WARPS = 12  # four that load, of which one works, and two times four that multi
 _REGISTERS = 168  # of a lane, that is all that a unit has; groups of warps trade theirs
 _DESCRIPTORS = 2 * 128  # bytes: of x and w, which every program makes for itself
 _LEAST_ROWS = 129
+_MORE = 24  # columns that the start and the end of a tile take the time of
 
 
 class Specialized:
     """What an operator defines. dtypes: of x and w. tiles: columns, and as many stages as shared
-    memory has room for. kernel: a function of Gluon with the parameters of `gemm_specialized`."""
+    memory has room for. kernel: a function of Gluon with the parameters of `gemm_specialized`.
+    blocks: of columns that share a scale, 0 for none."""
 
     name = ""
     dtypes: tuple[str, ...] = ("bfloat16", "float16")
     tiles: tuple[tuple[int, int], ...] = ()
     kernel: Any = None
+    blocks: int = 0
 
     def check(self, problem: Problem) -> str | None:
         """Faults of an operator's own arguments, asked when x, w and out are sound."""
@@ -34,6 +38,10 @@ class Specialized:
     def arguments(self, problem: Problem) -> dict[str, int]:
         """An operator's own run-time parameters."""
         return {}
+
+    def _cut(self, product: Product, target: Target, bn: int) -> tuple[int, float]:
+        even = self.blocks and bn % self.blocks != 0
+        return cut(product.M, product.N, bn, even, target.compute_units)
 
     def supports(self, problem: Problem, target: Target) -> str | None:
         if target.matrix_unit != "wgmma":
@@ -52,7 +60,7 @@ class Specialized:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         product = of_problem(problem)
-        tiles = sorted(self.tiles, key=lambda tile: cost(product, target, tile[0]))
+        tiles = sorted(self.tiles, key=lambda tile: self._cut(product, target, tile[0])[1])
         return [
             {
                 "BM": BM, "BN": bn, "BK": _LINE // product.itemsize, "warps": _WARPS,
@@ -66,10 +74,11 @@ class Specialized:
         product = of_problem(problem)
         if product.empty:
             return Plan(())
-        count, whole = wholes(product, target, config["BN"])
-        programs = min(target.compute_units, whole + 2 * (count - whole))
+        strips = self._cut(product, target, config["BN"])[0]
+        rest = max(0, cdiv(product.N - strips * config["BN"], 128))
+        programs = min(target.compute_units, cdiv(product.M, BM) * (strips + rest))
         names = set(self.kernel.arg_names)
-        given = product.arguments() | {"M": product.M, "whole": whole} | self.arguments(problem)
+        given = product.arguments() | {"M": product.M, "strips": strips} | self.arguments(problem)
         constants = product.constants() | {
             "BM": BM, "BN": config["BN"], "BK": config["BK"], "STAGES": config["stages"],
             "GROUP_M": config["group"],
@@ -84,18 +93,35 @@ class Specialized:
         return Plan((launch,), {"descriptors": TensorSpec((programs, _DESCRIPTORS), "int8")})
 
 
-def wholes(product: Product, target: Target, bn: int) -> tuple[int, int]:
-    """Tiles, and how many of them are done whole: those of a last, partial wave are halved where
-    one wave then still has room for all."""
-    count = cdiv(product.M, BM) * cdiv(product.N, bn)
-    rest = count % target.compute_units
-    return count, count - rest if bn == 256 and 2 * rest <= target.compute_units else count
+@functools.lru_cache(4096)
+def cut(m: int, n: int, wide: int, even: bool, units: int) -> tuple[int, float]:
+    """How many strips of `wide` columns to do in wide tiles, the rest being done in tiles of 128,
+    and what the busiest unit then does, in columns.
+
+    even: no odd number of strips, but for all. The cut leaves the last round of tiles fullest.
+    """
+    rows = cdiv(m, BM)
+    every = cdiv(n, wide)
+    if wide <= 128:
+        return every, cdiv(rows * every, units) * (wide + _MORE)
+    rounds = cdiv(rows * every, units)
+    tried = {every} | {
+        max(0, min(every, strips - (strips % 2 if even else 0)))
+        for k in range(rounds + 1)
+        for strips in (k * units // rows, k * units // rows + 1)
+    }
+    found = [(_busiest(rows, strips, n, wide, units), -strips) for strips in tried]
+    columns, strips = min(found)
+    return -strips, columns
 
 
-def cost(product: Product, target: Target, bn: int) -> float:
-    """Columns that the busiest unit does; of a narrow tile a column costs more, as it reads more
-    for each."""
-    count, whole = wholes(product, target, bn)
-    units = target.compute_units
-    halves = cdiv(2 * (count - whole), units)
-    return cdiv(whole, units) * (bn + 24.0) + halves * (128 + 24.0)
+def _busiest(rows: int, strips: int, n: int, wide: int, units: int) -> float:
+    """Columns of the unit with most, tiles being dealt in turns, wide ones first."""
+    first, second = rows * strips, rows * max(0, cdiv(n - strips * wide, 128))
+    most = 0.0
+    # Units alike follow each other: the ends of both rounds are where it changes.
+    for unit in {0, first % units, (first + second) % units, units - 1}:
+        mine = cdiv(max(0, first - unit), units)
+        turn = (unit - first) % units
+        most = max(most, mine * (wide + _MORE) + cdiv(max(0, second - turn), units) * (128 + _MORE))
+    return most

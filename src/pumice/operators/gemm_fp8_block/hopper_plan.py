@@ -13,7 +13,8 @@ class BlockSpecialized(Specialized):
 
     name = "gemm_fp8_block.triton.specialized"
     dtypes = ("float8_e4m3fn",)
-    tiles = ((256, 4), (128, 6))
+    tiles = ((256, 4), (192, 5), (128, 6))
+    blocks = 128
     kernel = fp8_block_specialized
 
     def check(self, problem: Problem) -> str | None:
