@@ -19,6 +19,7 @@ from pumice.operators.triton.build import build
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.targets import get_target
 from pumice.targets.gpu import GPU_TARGETS
+from pumice.tuning.gpu import choose_kernel, database
 
 HOPPER = get_target("sm_90")
 KERNEL, DENSE = (
@@ -102,3 +103,10 @@ def test_reasons() -> None:
     ):  # fmt: skip
         assert words in str(KERNEL.supports(problem, HOPPER))
     assert KERNEL.supports(block(0, 4096, 4096), HOPPER) is None
+
+
+def test_chosen_for_many_rows() -> None:
+    rows = database("sm_90")
+    for n, k in ((7168, 2048), (24576, 1536), (7168, 16384)):
+        assert choose_kernel(block(4096, n, k), HOPPER, rows).kernel_name == KERNEL.name
+    assert choose_kernel(block(16, 7168, 2048), HOPPER, rows).kernel_name != KERNEL.name

@@ -100,7 +100,7 @@ def cut(m: int, n: int, wide: int, even: bool, units: int) -> tuple[int, float]:
 
     even: no odd number of strips, but for all. The cut leaves the last round of tiles fullest.
     """
-    rows = cdiv(m, BM)
+    rows = max(1, cdiv(m, BM))
     every = cdiv(n, wide)
     if wide <= 128:
         return every, cdiv(rows * every, units) * (wide + _MORE)

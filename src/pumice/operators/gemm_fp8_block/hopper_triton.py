@@ -52,10 +52,11 @@ def _multiply_128(
     sums0 = _start(a_smem, b_smem, acc, stage, ROW, 128)
     sums0 = warpgroup_mma_wait(0, deps=(sums0,))
     for block in range(0, last - 1, 2):
-        mbarrier.arrive(empty.index(stage), count=1)
+        before = empty.index(stage)
         stage, phase = after(stage, phase, STAGES)
         mbarrier.wait(full.index(stage), phase)
         sums1 = _start(a_smem, b_smem, sums1, stage, ROW, 128)
+        mbarrier.arrive(before, count=1)
         acc += sums0 * r0[:, None]
         next0 = block + 2
         next1 = gl.minimum(block + 3, last)
@@ -77,11 +78,12 @@ def _multiply_128(
         r0 = s0 * t0
         r1 = s1 * t1
         sums0 = warpgroup_mma_wait(0, deps=(sums0,))
-    mbarrier.arrive(empty.index(stage), count=1)
+    before = empty.index(stage)
     stage, phase = after(stage, phase, STAGES)
     if last % 2 == 1:
         mbarrier.wait(full.index(stage), phase)
         sums1 = _start(a_smem, b_smem, sums1, stage, ROW, 128)
+        mbarrier.arrive(before, count=1)
         acc += sums0 * r0[:, None]
         acc, sums0 = warpgroup_mma_wait(1, deps=(acc, sums0))
         sums1 = warpgroup_mma_wait(0, deps=(sums1,))
@@ -89,6 +91,7 @@ def _multiply_128(
         stage, phase = after(stage, phase, STAGES)
         acc += sums1 * r1[:, None]
     else:
+        mbarrier.arrive(before, count=1)
         acc += sums0 * r0[:, None]
     store_tile(acc, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
     return stage, phase
