@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from matmul_code import check_plan
 
+from pumice.compiler.gpu.binaries import Binaries
 from pumice.errors import CompileError
 from pumice.operators.gemm.specialized import cut
 from pumice.operators.gemm_fp8_block.spec import tensors
@@ -69,6 +70,16 @@ def test_room_for_descriptors() -> None:
     assert room.shape[0] == launch.grid[0] == HOPPER.compute_units
     with pytest.raises(CompileError, match=r"keeps 256 bytes a program in memory.*no scratch"):
         build(replace(launch, scratch=""), problem.tensors, HOPPER)
+
+
+def test_a_model_compiles_it() -> None:
+    problem = block(4096, 7168, 2048)
+    config = next(c for c in KERNEL.configs(problem, HOPPER) if c["BN"] == 128)
+    plan = KERNEL.plan(problem, HOPPER, config)
+    binaries = Binaries(HOPPER)
+    symbol = binaries.symbol(plan.launches[0], {**problem.tensors, **plan.workspaces})
+    built = binaries.build(1)[symbol]
+    assert (built.threads, built.parameters[-1]) == (12 * 32, "strips")
 
 
 @pytest.mark.parametrize("wide", [128, 192, 256])
