@@ -118,7 +118,7 @@ def test_a_model_without_a_tokenizer(command: str, tmp_path: Path) -> None:
 )
 def test_defaults_of_a_target(target: str, tokens: int, activations: str, tmp_path: Path) -> None:
     """The same by every command: an artifact that one compiles is found by the others."""
-    request = ModelRequest("m", target=target, cache_dir=tmp_path).settled()
+    request = ModelRequest("m", target=target, cache_dir=tmp_path).settled(runs=False)
     settings = request.prepare_settings()
     assert (settings.max_tokens, settings.activations) == (tokens, activations)
 

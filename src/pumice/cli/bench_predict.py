@@ -51,7 +51,7 @@ def _artifact(request: ModelRequest, arch: str, tests: Sequence[ModelTest]) -> P
     if is_artifact(request.model):
         request.check()
         return Path(request.model)
-    request = replace(request, target=arch, context=None).settled()
+    request = replace(request, target=arch, context=None).settled(runs=False)
     settings = request.prepare_settings()
     batch = max(test.batch for test in tests)
     settings = replace(

@@ -125,12 +125,14 @@ class ModelRequest:
     def _native(self) -> bool:
         return self.target is None or self.target.lower() == "native"
 
-    def settled(self) -> ModelRequest:
+    def settled(self, *, runs: bool = True) -> ModelRequest:
         """The same with what "auto" and "native" mean here, told in a line; checked. Where there is
         a GPU, the model is fetched to see whether it fits. Of an artifact its loading says it.
+        runs: the model will run here, so there must be a device that a named target's code runs on.
         """
         from pumice.device_choice import settle
         from pumice.prepare import is_artifact
+        from pumice.runtime.gpu_load import device_for
 
         self.check()
         if is_artifact(self.model):
@@ -140,7 +142,10 @@ class ModelRequest:
         )
         if found.line:
             note(found.line)
-        settled = replace(self, device=found.device, target=found.target.name)
+        device = found.device
+        if runs and not self._native and found.target.api in GPUS:
+            device = device_for(found.target, device)  # before minutes of compiling
+        settled = replace(self, device=device, target=found.target.name)
         settled.check()  # activations, now that it is known of what
         return settled
 
