@@ -75,6 +75,14 @@ def test_what_agrees_is_no_change() -> None:
         check_artifact_options("m", manifest, activations="int8")
 
 
+@pytest.mark.parametrize("command", ["chat", "run", "serve", "inspect"])
+def test_a_context_that_is_too_long(command: str, toy: Path) -> None:
+    """Whether or not the artifact's device is here."""
+    result = run(command, "--model", toy, "--context", "1025")
+    assert result.exit_code == 5, result.output
+    assert "1,025 tokens was asked for; 1,024 are allowed" in result.stderr
+
+
 def test_from_python(toy: Path) -> None:
     with pytest.raises(UsageError, match="--quant q8f16 cannot change"):
         api.Engine(str(toy), quantization="q8f16")

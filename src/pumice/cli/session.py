@@ -71,6 +71,7 @@ class ModelRequest:
 
         device = parse_device(self.device)
         api = "" if device == "auto" else device.partition(":")[0]
+        longest, whose = self.context or 1, ""
         if is_artifact(self.model):
             manifest = Manifest.load(Path(self.model) / "manifest.json")
             check_artifact_options(
@@ -81,6 +82,7 @@ class ModelRequest:
                 activations=self.activations,
             )
             api = str(manifest.target["api"])
+            longest, whose = manifest.model.context_length, "the model's own"
         else:
             api = self._check_target(device, api)
         if self.quantization is not None:
@@ -88,7 +90,7 @@ class ModelRequest:
 
             get_format(self.quantization)
         if self.context is not None:
-            check_context(self.context, self.context, "")
+            check_context(self.context, longest, whose)
         if self.threads is not None:
             from pumice.runtime.devices.cpu import CpuDevice
 
