@@ -1,0 +1,462 @@
+# mypy: ignore-errors
+"""Flash attention for Hopper (Shah et al., FlashAttention-3, arXiv:2407.08608), in Gluon.
+
+One warp group copies keys and values into rings of shared memory; the others own 64 rows of
+queries each. They issue the product q·kᵀ of the next block before the softmax of this one, take
+turns at the matrix units, and read tile after tile, so that loads of the next tile run during the
+last products of the one before. Key blocks go from the last to the first: masks come first.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    async_copy,
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+
+@gluon.jit
+def find_tile(
+    index,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    sequences,
+    tiles,
+    kv_heads,
+    group,
+    ROWS: gl.constexpr,
+    BLOCK_S: gl.constexpr,
+    BOUNDED: gl.constexpr,
+):
+    """Where tile number `index` lies: (first row of the tile in its sequence, queries, keys, first
+    query and first key of the sequence, query head, key head)."""
+    heads = kv_heads * group
+    tile = index // heads
+    if BOUNDED:
+        # Under a causal mask later tiles see more keys: the long ones start first.
+        tile = tiles - 1 - tile
+    head = index % heads
+    kv_head = head % kv_heads
+    head = kv_head * group + head // kv_heads
+    if BLOCK_S > 0:
+        layout: gl.constexpr = gl.BlockedLayout([BLOCK_S // 32], [32], [gl.num_warps()], [0])
+        s = gl.arange(0, BLOCK_S, layout)
+        starts = gl.load(cu_seqlens_q + s, mask=s < sequences, other=0) // ROWS + s
+        sequence = gl.sum(((starts <= tile) & (s < sequences)).to(gl.int32), 0) - 1
+    else:
+        low = tile * 0
+        high = sequences
+        while low < high:
+            middle = (low + high) // 2
+            if gl.load(cu_seqlens_q + middle) // ROWS + middle <= tile:
+                low = middle + 1
+            else:
+                high = middle
+        sequence = low - 1
+    q_start = gl.load(cu_seqlens_q + sequence)
+    queries = gl.load(cu_seqlens_q + sequence + 1) - q_start
+    k_start = gl.load(cu_seqlens_k + sequence)
+    keys = gl.load(cu_seqlens_k + sequence + 1) - k_start
+    first = (tile - q_start // ROWS - sequence) * ROWS
+    return first, queries, keys, q_start, k_start, head, kv_head
+
+
+@gluon.jit
+def key_range(
+    first,
+    rows,
+    queries,
+    keys,
+    left,
+    right,
+    BLOCK_N: gl.constexpr,
+    WINDOW: gl.constexpr,
+    BOUNDED: gl.constexpr,
+):
+    """Blocks of keys that rows first … first + rows − 1 see: (the first one, that after the last,
+    first and end of those that all of them see whole)."""
+    lowest = first + (keys - queries)
+    highest = gl.minimum(first + rows, queries) - 1 + (keys - queries)
+    end = keys
+    whole_end = keys // BLOCK_N
+    begin = keys * 0
+    whole_begin = keys * 0
+    if BOUNDED:
+        end = gl.maximum(gl.minimum(highest + right + 1, keys), 0)
+        whole_end = gl.minimum(gl.maximum(lowest + right + 1, 0), keys) // BLOCK_N
+    if WINDOW:
+        begin = gl.minimum(gl.maximum(lowest - left, 0), end) // BLOCK_N
+        whole_begin = (gl.maximum(highest - left, 0) + BLOCK_N - 1) // BLOCK_N
+    end = (end + BLOCK_N - 1) // BLOCK_N
+    whole_end = gl.minimum(gl.maximum(whole_end, begin), end)
+    whole_begin = gl.minimum(gl.maximum(whole_begin, begin), whole_end)
+    return begin, end, whole_begin, whole_end
+
+
+@gluon.jit
+def advance(slot, phase, STAGES: gl.constexpr):
+    slot += 1
+    wrapped = slot == STAGES
+    return gl.where(wrapped, 0, slot), phase ^ wrapped.to(gl.int32)
+
+
+@gluon.jit
+def copy_rows(
+    target, base, stride, first, end, ROWS: gl.constexpr, D: gl.constexpr, MASKED: gl.constexpr
+):
+    """Rows first … first + ROWS − 1 of a matrix into shared memory; zeros from row `end` on."""
+    CHUNK: gl.constexpr = 32 if ROWS % 32 == 0 else 16
+    LANES: gl.constexpr = D // 8 if D < 256 else 32
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
+    n = gl.arange(0, CHUNK, gl.SliceLayout(1, layout))
+    d = gl.arange(0, D, gl.SliceLayout(0, layout))
+    offsets = n[:, None] * stride + d[None, :]
+    source = base + first.to(gl.int64) * stride
+    for chunk in gl.static_range(ROWS // CHUNK):
+        part = target.slice(chunk * CHUNK, CHUNK, 0)
+        if MASKED:
+            inside = (first + chunk * CHUNK + n < end)[:, None] & (d >= 0)[None, :]
+            async_copy.async_copy_global_to_shared(part, source + offsets, mask=inside)
+        else:
+            async_copy.async_copy_global_to_shared(part, source + offsets)
+        source += CHUNK * stride
+
+
+@gluon.jit
+def load_tiles(
+    given,
+    D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, BLOCK_S: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
+):  # fmt: skip
+    """The copying warp group: all tiles of this program."""
+    (q, k, v, cu_seqlens_q, cu_seqlens_k, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
+     stride_vh, sequences, tiles, kv_heads, group, left, right, q_tile, k_ring, v_ring, q_full,
+     q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
+    ROWS: gl.constexpr = 64 * CONSUMERS
+    k_slot = 0
+    k_phase = 1  # a fresh barrier lets the wait for the phase before its first one pass
+    v_slot = 0
+    v_phase = 1
+    q_phase = 1
+    for index in range(gl.program_id(0), tiles * kv_heads * group, gl.num_programs(0)):
+        first, queries, keys, q_start, k_start, head, kv_head = find_tile(
+            index, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
+            BOUNDED,
+        )  # fmt: skip
+        begin, end, _, _ = key_range(
+            first, ROWS, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
+        )
+        if (first < queries) & (begin < end):
+            q_base = q + q_start.to(gl.int64) * stride_qt + head.to(gl.int64) * stride_qh
+            k_base = k + k_start.to(gl.int64) * stride_kt + kv_head.to(gl.int64) * stride_kh
+            v_base = v + k_start.to(gl.int64) * stride_vt + kv_head.to(gl.int64) * stride_vh
+            mbarrier.wait(q_empty, q_phase)
+            for part in gl.static_range(CONSUMERS):
+                copy_rows(
+                    q_tile.index(part), q_base, stride_qt, first + 64 * part, queries, 64, D, True
+                )
+            async_copy.mbarrier_arrive(q_full, increment_count=False)
+            q_phase ^= 1
+
+            mbarrier.wait(k_empty.index(k_slot), k_phase)
+            copy_rows(
+                k_ring.index(k_slot), k_base, stride_kt, (end - 1) * BLOCK_N, keys, BLOCK_N, D, True
+            )
+            async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
+            k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+            mbarrier.wait(v_empty.index(v_slot), v_phase)
+            copy_rows(
+                v_ring.index(v_slot), v_base, stride_vt, (end - 1) * BLOCK_N, keys, BLOCK_N, DV,
+                True,
+            )  # fmt: skip
+            async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
+            v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+            for i in range(begin, end - 1):
+                block = end - 2 - (i - begin)
+                mbarrier.wait(k_empty.index(k_slot), k_phase)
+                copy_rows(
+                    k_ring.index(k_slot), k_base, stride_kt, block * BLOCK_N, keys, BLOCK_N, D,
+                    False,
+                )  # fmt: skip
+                async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
+                k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+                mbarrier.wait(v_empty.index(v_slot), v_phase)
+                copy_rows(
+                    v_ring.index(v_slot), v_base, stride_vt, block * BLOCK_N, keys, BLOCK_N, DV,
+                    False,
+                )  # fmt: skip
+                async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
+                v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+
+
+@gluon.jit
+def softmax(
+    s, maximum, total, scale, cap, column, row_first, row_last,
+    MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr,
+):  # fmt: skip
+    """One block of logits: (weights, factor of what was accumulated, maximum, total)."""
+    if CAP:
+        s = cap - 2.0 * cap / (gl.exp2(s * scale) + 1.0)
+    if MASKED:
+        visible = column[None, :] < row_last[:, None]
+        if WINDOW:
+            visible = visible & (column[None, :] >= row_first[:, None])
+        s = gl.where(visible, s, float("-inf"))
+    if CAP:
+        new = gl.maximum(maximum, gl.max(s, 1))
+        weights = gl.exp2(s - new[:, None])
+    else:
+        new = gl.maximum(maximum, gl.max(s, 1) * scale)
+        weights = gl.exp2(s * scale - new[:, None])
+    factor = gl.exp2(maximum - new)
+    return weights, factor, new, total * factor + gl.sum(weights, 1)
+
+
+@gluon.jit
+def attend_blocks(
+    p, acc, maximum, total, block, count, q_rows, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+    turns, k_slot, k_phase, v_slot, v_phase, turn, scale, cap, row_first, row_last,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, PART: gl.constexpr, CONSUMERS: gl.constexpr,
+    TURNS: gl.constexpr, FENCE: gl.constexpr,
+    MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr,
+    s_layout: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
+):  # fmt: skip
+    """`count` blocks of keys downwards from number `block`, and the values of the blocks before
+    them: p are the weights of the last block whose values were not added yet."""
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
+    for i in range(count):
+        mbarrier.wait(k_full.index(k_slot), k_phase)
+        if TURNS:
+            mbarrier.wait(turns.index(PART), turn ^ (1 if PART == 0 else 0))
+        if FENCE:
+            fence_async_shared()
+        zero = gl.zeros([64, BLOCK_N], gl.float32, s_layout)
+        s = warpgroup_mma(
+            q_rows, k_ring.index(k_slot).permute((1, 0)), zero, use_acc=False, is_async=True
+        )
+        mbarrier.wait(v_full.index(v_slot), v_phase)
+        if FENCE:
+            fence_async_shared()
+        acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
+        if TURNS:
+            mbarrier.arrive(turns.index((PART + 1) % CONSUMERS), count=1)
+            turn ^= 1
+        s = warpgroup_mma_wait(1, deps=(s,))
+        mbarrier.arrive(k_empty.index(k_slot), count=1)
+        k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+        weights, factor, maximum, total = softmax(
+            s, maximum, total, scale, cap, (block - i) * BLOCK_N + n, row_first, row_last,
+            MASKED, WINDOW, CAP,
+        )  # fmt: skip
+        # Passes at once. Its branch keeps the assembler from moving the exponentials behind the
+        # wait for the product that they run beside.
+        mbarrier.wait(v_full.index(v_slot), v_phase)
+        following = gl.convert_layout(weights.to(p.dtype), p_layout)
+        acc, p, following = warpgroup_mma_wait(0, deps=(acc, p, following))
+        mbarrier.arrive(v_empty.index(v_slot), count=1)
+        v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+        p = following
+        acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
+    return p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn
+
+
+@gluon.jit
+def attend_tiles(
+    given,
+    PART: gl.constexpr, SINKS: gl.constexpr, LSE: gl.constexpr,
+    D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, BLOCK_S: gl.constexpr, TURNS: gl.constexpr, FENCE: gl.constexpr,
+    WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
+):  # fmt: skip
+    """A computing warp group: 64 rows, number PART, of all tiles of this program."""
+    (cu_seqlens_q, cu_seqlens_k, sinks, out, lse, stride_ot, stride_oh, stride_lh, sequences, tiles,
+     kv_heads, group, scale, cap, left, right, q_tile, k_ring, v_ring, q_full, q_empty, k_full,
+     k_empty, v_full, v_empty, turns) = given  # fmt: skip
+    ROWS: gl.constexpr = 64 * CONSUMERS
+    LOG2_E: gl.constexpr = 1.4426950408889634
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DV, 16])
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, o_layout, 2)
+    row_layout: gl.constexpr = gl.SliceLayout(1, s_layout)
+    store_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DV, DV // 8], [4, 1], [1, 0])
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
+    m = gl.arange(0, 64, row_layout)
+    q_rows = q_tile.index(PART)
+    k_slot = 0
+    k_phase = 0
+    v_slot = 0
+    v_phase = 0
+    q_phase = 0
+    turn = 0
+    for index in range(gl.program_id(0), tiles * kv_heads * group, gl.num_programs(0)):
+        first, queries, keys, q_start, k_start, head, kv_head = find_tile(
+            index, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
+            BOUNDED,
+        )  # fmt: skip
+        if first < queries:
+            begin, end, _, _ = key_range(
+                first, ROWS, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
+            )
+            first += 64 * PART
+            _, _, whole_begin, whole_end = key_range(
+                first, 64, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
+            )
+            position = first + m + (keys - queries)
+            row_first = position - left
+            row_last = gl.minimum(position + right + 1, keys) if BOUNDED else position * 0 + keys
+            if SINKS:
+                maximum = gl.load(sinks + head + m * 0) * LOG2_E
+                total = gl.full([64], 1.0, gl.float32, row_layout)
+            else:
+                maximum = gl.full([64], -1e30, gl.float32, row_layout)
+                total = gl.zeros([64], gl.float32, row_layout)
+            acc = gl.zeros([64, DV], gl.float32, o_layout)
+            if begin < end:
+                mbarrier.wait(q_full, q_phase)
+                q_phase ^= 1
+                mbarrier.wait(k_full.index(k_slot), k_phase)
+                if FENCE:
+                    fence_async_shared()
+                zero = gl.zeros([64, BLOCK_N], gl.float32, s_layout)
+                s = warpgroup_mma(
+                    q_rows, k_ring.index(k_slot).permute((1, 0)), zero, use_acc=False, is_async=True
+                )
+                s = warpgroup_mma_wait(0, deps=(s,))
+                mbarrier.arrive(k_empty.index(k_slot), count=1)
+                k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+                block = end - 1
+                weights, factor, maximum, total = softmax(
+                    s, maximum, total, scale, cap, block * BLOCK_N + n, row_first, row_last,
+                    True, WINDOW, CAP,
+                )  # fmt: skip
+                p = gl.convert_layout(weights.to(out.dtype.element_ty), p_layout)
+                block -= 1
+
+                # Blocks that some row sees in part, then those that all rows see whole.
+                whole_end = gl.minimum(whole_end, block + 1)
+                whole_begin = gl.minimum(whole_begin, whole_end)
+                if BOUNDED:
+                    p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn = attend_blocks(
+                        p, acc, maximum, total, block, block + 1 - whole_end, q_rows, k_ring,
+                        v_ring, k_full, k_empty, v_full, v_empty, turns, k_slot, k_phase, v_slot,
+                        v_phase, turn, scale, cap, row_first, row_last, BLOCK_N, STAGES, PART,
+                        CONSUMERS, TURNS, FENCE, True, WINDOW, CAP, s_layout, p_layout, o_layout,
+                    )  # fmt: skip
+                p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn = attend_blocks(
+                    p, acc, maximum, total, whole_end - 1, whole_end - whole_begin, q_rows, k_ring,
+                    v_ring, k_full, k_empty, v_full, v_empty, turns, k_slot, k_phase, v_slot,
+                    v_phase, turn, scale, cap, row_first, row_last, BLOCK_N, STAGES, PART,
+                    CONSUMERS, TURNS, FENCE, False, WINDOW, CAP, s_layout, p_layout, o_layout,
+                )  # fmt: skip
+                if WINDOW:
+                    p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn = attend_blocks(
+                        p, acc, maximum, total, whole_begin - 1, whole_begin - begin, q_rows,
+                        k_ring, v_ring, k_full, k_empty, v_full, v_empty, turns, k_slot, k_phase,
+                        v_slot, v_phase, turn, scale, cap, row_first, row_last, BLOCK_N, STAGES,
+                        PART, CONSUMERS, TURNS, FENCE, True, WINDOW, CAP, s_layout, p_layout,
+                        o_layout,
+                    )  # fmt: skip
+                mbarrier.arrive(q_empty, count=1)
+                mbarrier.wait(v_full.index(v_slot), v_phase)
+                if FENCE:
+                    fence_async_shared()
+                acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
+                acc, p = warpgroup_mma_wait(0, deps=(acc, p))
+                mbarrier.arrive(v_empty.index(v_slot), count=1)
+                v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+
+            divisor = gl.where(total == 0.0, 1.0, total)
+            factor = gl.convert_layout(1.0 / divisor, gl.SliceLayout(1, o_layout))
+            rows = (acc * factor[:, None]).to(out.dtype.element_ty)
+            rows = gl.convert_layout(rows, store_layout)
+            r = gl.arange(0, 64, gl.SliceLayout(1, store_layout))
+            e = gl.arange(0, DV, gl.SliceLayout(0, store_layout))
+            o_rows = out + (q_start + first).to(gl.int64) * stride_ot
+            o_rows += head.to(gl.int64) * stride_oh
+            inside = (first + r < queries)[:, None] & (e >= 0)[None, :]
+            gl.store(o_rows + (r[:, None] * stride_ot + e[None, :]), rows, mask=inside)
+            if LSE:
+                value = gl.where(
+                    total == 0.0, float("-inf"), (maximum + gl.log2(divisor)) / LOG2_E
+                )
+                l_rows = lse + head.to(gl.int64) * stride_lh + q_start + first
+                gl.store(l_rows + m, value, mask=first + m < queries)
+
+
+@gluon.jit
+def flash_attention_hopper(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
+    stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_oh,
+    stride_lh, sequences, tiles, kv_heads, group, scale, cap, left, right,
+    D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, BLOCK_S: gl.constexpr, TURNS: gl.constexpr, FENCE: gl.constexpr,
+    REGISTERS: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
+):  # fmt: skip
+    SINKS: gl.constexpr = sinks is not None
+    LSE: gl.constexpr = lse is not None
+    dtype: gl.constexpr = q.dtype.element_ty
+    q_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    q_tile = gl.allocate_shared_memory(dtype, [CONSUMERS, 64, D], q_layout)
+    k_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], q_layout)
+    v_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DV], q_layout)
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    q_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
+    mbarrier.init(q_full, count=128)
+    mbarrier.init(q_empty, count=CONSUMERS)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=128)
+        mbarrier.init(k_empty.index(i), count=CONSUMERS)
+        mbarrier.init(v_full.index(i), count=128)
+        mbarrier.init(v_empty.index(i), count=CONSUMERS)
+    for i in gl.static_range(CONSUMERS):
+        mbarrier.init(turns.index(i), count=1)
+    fence_async_shared()
+    sinks_or_q = sinks if SINKS else q
+    lse_or_q = lse if LSE else q
+    load = (
+        q, k, v, cu_seqlens_q, cu_seqlens_k,
+        stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh,
+        sequences, tiles, kv_heads, group, left, right,
+        q_tile, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    )  # fmt: skip
+    attend = (
+        cu_seqlens_q, cu_seqlens_k, sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh,
+        sequences, tiles, kv_heads, group, scale, cap, left, right,
+        q_tile, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
+    )  # fmt: skip
+    # Constants stay constants in tuples only where they are written down.
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (attend_tiles, (attend, 0, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
+                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
+                (attend_tiles, (attend, 1, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
+                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
+                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S, WINDOW, BOUNDED)),
+            ],
+            [4, 4],
+            [REGISTERS, 512 - 8 - 2 * REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (attend_tiles, (attend, 0, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
+                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
+                (attend_tiles, (attend, 1, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
+                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
+                (attend_tiles, (attend, 2, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
+                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
+                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S, WINDOW, BOUNDED)),
+            ],
+            [4, 4, 4],
+            [REGISTERS, REGISTERS, 512 - 3 * REGISTERS],
+        )  # fmt: skip
