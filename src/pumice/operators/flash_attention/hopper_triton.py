@@ -18,6 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 
+CHUNK = gl.constexpr(32)  # rows that are copied together
+
+
 @gluon.jit
 def find_tile(
     index,
@@ -104,24 +107,18 @@ def advance(slot, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def copy_rows(
-    target, base, stride, first, end, ROWS: gl.constexpr, D: gl.constexpr, MASKED: gl.constexpr
-):
+def copy_rows(target, base, stride, first, end, ROWS: gl.constexpr, D: gl.constexpr):
     """Rows first … first + ROWS − 1 of a matrix into shared memory; zeros from row `end` on."""
-    CHUNK: gl.constexpr = 32 if ROWS % 32 == 0 else 16
-    LANES: gl.constexpr = D // 8 if D < 256 else 32
+    LANES: gl.constexpr = min(D // 8, 32)
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
     n = gl.arange(0, CHUNK, gl.SliceLayout(1, layout))
     d = gl.arange(0, D, gl.SliceLayout(0, layout))
     offsets = n[:, None] * stride + d[None, :]
     source = base + first.to(gl.int64) * stride
     for chunk in gl.static_range(ROWS // CHUNK):
+        inside = (first + chunk * CHUNK + n < end)[:, None] & (d >= 0)[None, :]
         part = target.slice(chunk * CHUNK, CHUNK, 0)
-        if MASKED:
-            inside = (first + chunk * CHUNK + n < end)[:, None] & (d >= 0)[None, :]
-            async_copy.async_copy_global_to_shared(part, source + offsets, mask=inside)
-        else:
-            async_copy.async_copy_global_to_shared(part, source + offsets)
+        async_copy.async_copy_global_to_shared(part, source + offsets, mask=inside)
         source += CHUNK * stride
 
 
@@ -155,39 +152,19 @@ def load_tiles(
             v_base = v + k_start.to(gl.int64) * stride_vt + kv_head.to(gl.int64) * stride_vh
             mbarrier.wait(q_empty, q_phase)
             for part in gl.static_range(CONSUMERS):
-                copy_rows(
-                    q_tile.index(part), q_base, stride_qt, first + 64 * part, queries, 64, D, True
-                )
+                rows = q_tile.index(part)
+                copy_rows(rows, q_base, stride_qt, first + 64 * part, queries, 64, D)
             async_copy.mbarrier_arrive(q_full, increment_count=False)
             q_phase ^= 1
 
-            mbarrier.wait(k_empty.index(k_slot), k_phase)
-            copy_rows(
-                k_ring.index(k_slot), k_base, stride_kt, (end - 1) * BLOCK_N, keys, BLOCK_N, D, True
-            )
-            async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
-            k_slot, k_phase = advance(k_slot, k_phase, STAGES)
-            mbarrier.wait(v_empty.index(v_slot), v_phase)
-            copy_rows(
-                v_ring.index(v_slot), v_base, stride_vt, (end - 1) * BLOCK_N, keys, BLOCK_N, DV,
-                True,
-            )  # fmt: skip
-            async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
-            v_slot, v_phase = advance(v_slot, v_phase, STAGES)
-            for i in range(begin, end - 1):
-                block = end - 2 - (i - begin)
+            for i in range(begin, end):
+                row = (begin + end - 1 - i) * BLOCK_N
                 mbarrier.wait(k_empty.index(k_slot), k_phase)
-                copy_rows(
-                    k_ring.index(k_slot), k_base, stride_kt, block * BLOCK_N, keys, BLOCK_N, D,
-                    False,
-                )  # fmt: skip
+                copy_rows(k_ring.index(k_slot), k_base, stride_kt, row, keys, BLOCK_N, D)
                 async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
                 k_slot, k_phase = advance(k_slot, k_phase, STAGES)
                 mbarrier.wait(v_empty.index(v_slot), v_phase)
-                copy_rows(
-                    v_ring.index(v_slot), v_base, stride_vt, block * BLOCK_N, keys, BLOCK_N, DV,
-                    False,
-                )  # fmt: skip
+                copy_rows(v_ring.index(v_slot), v_base, stride_vt, row, keys, BLOCK_N, DV)
                 async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
                 v_slot, v_phase = advance(v_slot, v_phase, STAGES)
 
