@@ -27,6 +27,17 @@ def _load(x, rows, columns, mask, width, x_stride, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def _row_amax(values):
+    """max|value| of rows, float32. The bits of a float without its sign are ordered as it is, so
+    nothing but the values themselves, as they were loaded, is kept in registers for later."""
+    if values.dtype.primitive_bitwidth == 16:
+        greatest = tl.max(values.to(tl.int16, bitcast=True) & 0x7FFF, axis=1).to(tl.int16)
+    else:
+        greatest = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
+    return greatest.to(values.dtype, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def map_tiles(
     x,
     out,
@@ -50,10 +61,17 @@ def map_tiles(
     first = (program % column_blocks) * BLOCK
     columns = first + tl.arange(0, BLOCK)
     mask = (rows < T)[:, None] & (columns < width)[None, :]
-    value = _load(x, rows, columns, mask, width, x_stride, ACTIVATION)
+    GIVEN: tl.constexpr = QUANTIZE == 1 and ACTIVATION == 0
+    amax = 0.0
+    if GIVEN:
+        raw = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask=mask, other=0.0)
+        amax = _row_amax(raw)
+        value = raw.to(tl.float32)
+    else:
+        value = _load(x, rows, columns, mask, width, x_stride, ACTIVATION)
     store_row_codes(
-        value, out, scales, rows, first, T, width, out_stride, scales_stride, 0.0,
-        False, QUANTIZE, LARGEST, POWER_OF_TWO, ROWS, BLOCK,
+        value, out, scales, rows, first, T, width, out_stride, scales_stride, amax,
+        GIVEN, QUANTIZE, LARGEST, POWER_OF_TWO, ROWS, BLOCK,
     )  # fmt: skip
 
 
@@ -134,6 +152,9 @@ def quantize_tensor(
 ):
     """Codes under one scale: given (STATIC), or that of the partial maxima, which is stored."""
     program = tl.program_id(0)
+    if not STATIC:
+        # What the pass before read last may still be in the cache: it comes first.
+        program = tl.num_programs(0) - 1 - program
     if STATIC:
         step = tl.load(scale)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pumice.dtypes import itemsize
 from pumice.operators.quantize_fp8.rows import (
     GROUP,
     LARGEST,
@@ -49,8 +50,9 @@ def row_warps(block: int, rows: int, few: bool, target: Target) -> int:
     return max(1, min(warps, 1024 // target.wave, 16))
 
 
-def row_configs(rows: int, width: int, target: Target) -> list[Config]:
-    """Candidates (rows a program, warps) of kernels that hold whole rows."""
+def row_configs(rows: int, width: int, target: Target, held: int = 64) -> list[Config]:
+    """Candidates (rows a program, warps) of kernels that hold whole rows, at most `held` elements
+    a thread."""
     block = max(next_power_of_2(width), GROUP)
     few = rows < 2 * target.compute_units
     each = 1 if few else max(1, min(8, 4096 // block))
@@ -60,8 +62,8 @@ def row_configs(rows: int, width: int, target: Target) -> list[Config]:
     for r in dict.fromkeys((each, max(1, each // 4), min(2 * each, 16))):
         for w in (favourite, favourite * 2, favourite // 2, 4):
             config = {"rows": r, "warps": w}
-            # at most 64 elements a thread: beyond, registers spill
-            if 1 <= w <= most and r * block <= 64 * w * target.wave and config not in found:
+            # beyond, registers spill
+            if 1 <= w <= most and r * block <= held * w * target.wave and config not in found:
                 found.append(config)
     return found
 
@@ -129,7 +131,9 @@ class MapTiles:
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         rows, width = problem["out"].shape
         if problem.attrs.get("quantize") == "token":
-            return row_configs(rows, width, target)
+            # Plain rows are held as they are loaded, two elements of 16 bits a register.
+            packed = self.activation(problem) == 0 and itemsize(problem["x"].dtype) == 2
+            return row_configs(rows, width, target, 128 if packed else 64)
         return tile_configs(rows, width, target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
