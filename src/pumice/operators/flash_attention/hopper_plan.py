@@ -89,9 +89,8 @@ class FlashAttentionHopper:
                 "BLOCK_N": config["BLOCK_N"],
                 "STAGES": config["stages"],
                 "BLOCK_S": sequences_at_once(sequences),
-                "TURNS": bool(config["TURNS"]),
-                "FENCE": bool(config["FENCE"]),
-                "REGISTERS": 224 if config["CONSUMERS"] == 2 else 152,
+                "Q_STAGES": q_stages(max(dim, v.shape[2])),
+                "REGISTERS": _registers(config, max(dim, v.shape[2])),
                 "WINDOW": left >= 0,
                 "BOUNDED": right >= 0,
                 "CAP": cap > 0,
@@ -108,21 +107,32 @@ def _kernel() -> Any:
     return flash_attention_hopper
 
 
+def q_stages(width: int) -> int:
+    """Tiles of queries that lie in shared memory: wide heads leave no room for the next one."""
+    return 2 if width <= 128 else 1
+
+
+def _registers(config: Config, width: int) -> int:
+    """Of a thread that computes; the copying ones have the rest."""
+    if config["CONSUMERS"] == 3:
+        return 160
+    return 224 if width <= 128 else 232
+
+
 def shared_bytes(config: Config, dim: int, dim_v: int) -> int:
-    """Of q, the rings of keys and values, and the rows that are written, with some barriers."""
-    keys = config["stages"] * config["BLOCK_N"] * (dim + dim_v)
-    return 2 * (config["CONSUMERS"] * _ROWS * dim + keys) + config["CONSUMERS"] * _ROWS * dim_v + 256
+    """Of queries, the rings of keys and values, and the rows that are written, with barriers."""
+    rows = config["CONSUMERS"] * _ROWS
+    queries = q_stages(max(dim, dim_v)) * rows * dim
+    return 2 * (queries + config["stages"] * config["BLOCK_N"] * (dim + dim_v)) + rows * dim_v + 256
 
 
-def _config(n: int, consumers: int, stages: int, turns: int = 1, fence: int = 0) -> Config:
-    return {
-        "BLOCK_N": n, "CONSUMERS": consumers, "stages": stages, "TURNS": turns, "FENCE": fence,
-    }  # fmt: skip
+def _config(n: int, consumers: int, stages: int) -> Config:
+    return {"BLOCK_N": n, "CONSUMERS": consumers, "stages": stages}
 
 
 def _tiles(width: int) -> list[Config]:
     if width <= 64:
-        return [_config(128, 3, 2), _config(128, 2, 3), _config(128, 2, 2)]
+        return [_config(128, 2, 3), _config(64, 3, 4), _config(128, 3, 2), _config(64, 2, 4)]
     if width <= 128:
-        return [_config(128, 2, 2), _config(128, 2, 2, 0)]
+        return [_config(128, 2, 2)]
     return [_config(64, 2, 2)]

@@ -18,69 +18,100 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 
+# Named otherwise up to Triton 3.7.
+async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 CHUNK = gl.constexpr(32)  # rows that are copied together
 
 
 @gluon.jit
-def find_tile(
-    index,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    sequences,
-    tiles,
-    kv_heads,
-    group,
-    ROWS: gl.constexpr,
-    BLOCK_S: gl.constexpr,
-    BOUNDED: gl.constexpr,
-):
-    """Where tile number `index` lies: (first row of the tile in its sequence, queries, keys, first
-    query and first key of the sequence, query head, key head)."""
-    heads = kv_heads * group
-    tile = index // heads
-    if BOUNDED:
-        # Under a causal mask later tiles see more keys: the long ones start first.
-        tile = tiles - 1 - tile
-    head = index % heads
-    kv_head = head % kv_heads
-    head = kv_head * group + head // kv_heads
+def fresh(values):
+    """The same int32 tensor, of which the compiler knows nothing. What follows from parameters
+    alone it would work out before the warp groups part, and keep in memory until then."""
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [values], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def kept(parameter, start):
+    """A parameter, `fresh` as well: no `start` of a sequence is negative."""
+    return gl.where(start >= 0, parameter, 0)
+
+
+@gluon.jit
+def find_sequence(starts, tile, sequences, ROWS: gl.constexpr, BLOCK_S: gl.constexpr):
+    """The sequence that tile number `tile` belongs to (`softmax_triton.find_sequence`)."""
     if BLOCK_S > 0:
         layout: gl.constexpr = gl.BlockedLayout([BLOCK_S // 32], [32], [gl.num_warps()], [0])
         s = gl.arange(0, BLOCK_S, layout)
-        starts = gl.load(cu_seqlens_q + s, mask=s < sequences, other=0) // ROWS + s
-        sequence = gl.sum(((starts <= tile) & (s < sequences)).to(gl.int32), 0) - 1
+        first = gl.load(starts + s, mask=s < sequences, other=0) // ROWS + s
+        low = gl.sum(((first <= tile) & (s < sequences)).to(gl.int32), 0)
     else:
         low = tile * 0
         high = sequences
         while low < high:
             middle = (low + high) // 2
-            if gl.load(cu_seqlens_q + middle) // ROWS + middle <= tile:
+            if gl.load(starts + middle) // ROWS + middle <= tile:
                 low = middle + 1
             else:
                 high = middle
-        sequence = low - 1
-    q_start = gl.load(cu_seqlens_q + sequence)
-    queries = gl.load(cu_seqlens_q + sequence + 1) - q_start
-    k_start = gl.load(cu_seqlens_k + sequence)
-    keys = gl.load(cu_seqlens_k + sequence + 1) - k_start
-    first = (tile - q_start // ROWS - sequence) * ROWS
-    return first, queries, keys, q_start, k_start, head, kv_head
+    return low - 1
+
+
+@gluon.jit
+def next_tile(
+    turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group,
+    ROWS: gl.constexpr, BLOCK_S: gl.constexpr, BOUNDED: gl.constexpr,
+):  # fmt: skip
+    """The next tile of this program that has rows, from its turn number `turn` on: (whether there
+    is one, turn after it, first row of the tile in its sequence, queries, keys, first query and
+    first key of the sequence, query head, key head)."""
+    heads = kv_heads * group
+    programs = gl.num_programs(0)
+    program = gl.program_id(0)
+    found = turn < 0
+    more = turn >= 0
+    first = turn * 0
+    queries = turn * 0
+    keys = turn * 0
+    q_start = turn * 0
+    k_start = turn * 0
+    head = turn * 0
+    kv_head = turn * 0
+    while more:
+        # Every other round goes backwards over the programs: long tiles come first, and the
+        # programs that take the longest of a round get the shortest of the next.
+        place = gl.where(turn % 2 == 0, program, programs - 1 - program)
+        index = turn * programs + place
+        turn += 1
+        if index < tiles * heads:
+            tile = index // heads
+            if BOUNDED:
+                # Under a causal mask later tiles see more keys: the long ones start first.
+                tile = tiles - 1 - tile
+            head = index % heads
+            kv_head = head % kv_heads
+            head = kv_head * group + head // kv_heads
+            sequence = find_sequence(cu_seqlens_q, tile, sequences, ROWS, BLOCK_S)
+            q_start = gl.load(cu_seqlens_q + sequence)
+            queries = gl.load(cu_seqlens_q + sequence + 1) - q_start
+            k_start = gl.load(cu_seqlens_k + sequence)
+            keys = gl.load(cu_seqlens_k + sequence + 1) - k_start
+            first = (tile - q_start // ROWS - sequence) * ROWS
+            found = first < queries
+            more = first >= queries
+        else:
+            more = turn < 0
+    return found, turn, first, queries, keys, q_start, k_start, head, kv_head
 
 
 @gluon.jit
 def key_range(
-    first,
-    rows,
-    queries,
-    keys,
-    left,
-    right,
-    BLOCK_N: gl.constexpr,
-    WINDOW: gl.constexpr,
-    BOUNDED: gl.constexpr,
-):
+    first, rows, queries, keys, left, right,
+    BLOCK_N: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
+):  # fmt: skip
     """Blocks of keys that rows first … first + rows − 1 see: (the first one, that after the last,
-    first and end of those that all of them see whole)."""
+    first and end of those that all of them see whole). At least one block, of masked keys."""
     lowest = first + (keys - queries)
     highest = gl.minimum(first + rows, queries) - 1 + (keys - queries)
     end = keys
@@ -93,7 +124,7 @@ def key_range(
     if WINDOW:
         begin = gl.minimum(gl.maximum(lowest - left, 0), end) // BLOCK_N
         whole_begin = (gl.maximum(highest - left, 0) + BLOCK_N - 1) // BLOCK_N
-    end = (end + BLOCK_N - 1) // BLOCK_N
+    end = gl.maximum((end + BLOCK_N - 1) // BLOCK_N, begin + 1)
     whole_end = gl.minimum(gl.maximum(whole_end, begin), end)
     whole_begin = gl.minimum(gl.maximum(whole_begin, begin), whole_end)
     return begin, end, whole_begin, whole_end
@@ -111,14 +142,14 @@ def copy_rows(target, base, stride, first, end, ROWS: gl.constexpr, D: gl.conste
     """Rows first … first + ROWS − 1 of a matrix into shared memory; zeros from row `end` on."""
     LANES: gl.constexpr = min(D // 8, 32)
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
-    n = gl.arange(0, CHUNK, gl.SliceLayout(1, layout))
+    n = fresh(gl.arange(0, CHUNK, gl.SliceLayout(1, layout)))
     d = gl.arange(0, D, gl.SliceLayout(0, layout))
     offsets = n[:, None] * stride + d[None, :]
     source = base + first.to(gl.int64) * stride
     for chunk in gl.static_range(ROWS // CHUNK):
         inside = (first + chunk * CHUNK + n < end)[:, None] & (d >= 0)[None, :]
         part = target.slice(chunk * CHUNK, CHUNK, 0)
-        async_copy.async_copy_global_to_shared(part, source + offsets, mask=inside)
+        async_load(part, source + offsets, mask=inside)
         source += CHUNK * stride
 
 
@@ -126,47 +157,57 @@ def copy_rows(target, base, stride, first, end, ROWS: gl.constexpr, D: gl.conste
 def load_tiles(
     given,
     D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, BLOCK_S: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, WINDOW: gl.constexpr,
+    BOUNDED: gl.constexpr,
 ):  # fmt: skip
     """The copying warp group: all tiles of this program."""
     (q, k, v, cu_seqlens_q, cu_seqlens_k, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
-     stride_vh, sequences, tiles, kv_heads, group, left, right, q_tile, k_ring, v_ring, q_full,
+     stride_vh, sequences, tiles, kv_heads, group, left, right, q_ring, k_ring, v_ring, q_full,
      q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     k_slot = 0
     k_phase = 1  # a fresh barrier lets the wait for the phase before its first one pass
     v_slot = 0
     v_phase = 1
+    q_slot = 0
     q_phase = 1
-    for index in range(gl.program_id(0), tiles * kv_heads * group, gl.num_programs(0)):
-        first, queries, keys, q_start, k_start, head, kv_head = find_tile(
-            index, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
+    found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
+        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS,
+        BLOCK_S, BOUNDED,
+    )  # fmt: skip
+    while found:
+        begin, end, _, _ = key_range(
+            first, ROWS, queries, keys, left, kept(right, q_start), BLOCK_N, WINDOW, BOUNDED
+        )
+        q_step = kept(stride_qt, q_start)
+        k_step = kept(stride_kt, q_start)
+        v_step = kept(stride_vt, q_start)
+        q_base = q + q_start.to(gl.int64) * q_step
+        q_base += head.to(gl.int64) * kept(stride_qh, q_start)
+        k_base = k + k_start.to(gl.int64) * k_step
+        k_base += kv_head.to(gl.int64) * kept(stride_kh, q_start)
+        v_base = v + k_start.to(gl.int64) * v_step
+        v_base += kv_head.to(gl.int64) * kept(stride_vh, q_start)
+        mbarrier.wait(q_empty.index(q_slot), q_phase)
+        for part in gl.static_range(CONSUMERS):
+            rows = q_ring.index(q_slot * CONSUMERS + part)
+            copy_rows(rows, q_base, q_step, first + 64 * part, queries, 64, D)
+        async_copy.mbarrier_arrive(q_full.index(q_slot), increment_count=False)
+        q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
+        for i in range(begin, end):
+            row = (begin + end - 1 - i) * BLOCK_N
+            mbarrier.wait(k_empty.index(k_slot), k_phase)
+            copy_rows(k_ring.index(k_slot), k_base, k_step, row, keys, BLOCK_N, D)
+            async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
+            k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+            mbarrier.wait(v_empty.index(v_slot), v_phase)
+            copy_rows(v_ring.index(v_slot), v_base, v_step, row, keys, BLOCK_N, DV)
+            async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
+            v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+        found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
+            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
             BOUNDED,
         )  # fmt: skip
-        begin, end, _, _ = key_range(
-            first, ROWS, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
-        )
-        if (first < queries) & (begin < end):
-            q_base = q + q_start.to(gl.int64) * stride_qt + head.to(gl.int64) * stride_qh
-            k_base = k + k_start.to(gl.int64) * stride_kt + kv_head.to(gl.int64) * stride_kh
-            v_base = v + k_start.to(gl.int64) * stride_vt + kv_head.to(gl.int64) * stride_vh
-            mbarrier.wait(q_empty, q_phase)
-            for part in gl.static_range(CONSUMERS):
-                rows = q_tile.index(part)
-                copy_rows(rows, q_base, stride_qt, first + 64 * part, queries, 64, D)
-            async_copy.mbarrier_arrive(q_full, increment_count=False)
-            q_phase ^= 1
-
-            for i in range(begin, end):
-                row = (begin + end - 1 - i) * BLOCK_N
-                mbarrier.wait(k_empty.index(k_slot), k_phase)
-                copy_rows(k_ring.index(k_slot), k_base, stride_kt, row, keys, BLOCK_N, D)
-                async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
-                k_slot, k_phase = advance(k_slot, k_phase, STAGES)
-                mbarrier.wait(v_empty.index(v_slot), v_phase)
-                copy_rows(v_ring.index(v_slot), v_base, stride_vt, row, keys, BLOCK_N, DV)
-                async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
-                v_slot, v_phase = advance(v_slot, v_phase, STAGES)
 
 
 @gluon.jit
@@ -195,32 +236,18 @@ def softmax(
 @gluon.jit
 def attend_blocks(
     p, acc, maximum, total, block, count, q_rows, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-    turns, k_slot, k_phase, v_slot, v_phase, turn, scale, cap, row_first, row_last,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, PART: gl.constexpr, CONSUMERS: gl.constexpr,
-    TURNS: gl.constexpr, FENCE: gl.constexpr,
-    MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr,
-    s_layout: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
+    k_slot, k_phase, v_slot, v_phase, scale, cap, row_first, row_last,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, WINDOW: gl.constexpr,
+    CAP: gl.constexpr, s_layout: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
     """`count` blocks of keys downwards from number `block`, and the values of the blocks before
     them: p are the weights of the last block whose values were not added yet."""
     n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
     for i in range(count):
         mbarrier.wait(k_full.index(k_slot), k_phase)
-        if TURNS:
-            mbarrier.wait(turns.index(PART), turn ^ (1 if PART == 0 else 0))
-        if FENCE:
-            fence_async_shared()
-        zero = gl.zeros([64, BLOCK_N], gl.float32, s_layout)
-        s = warpgroup_mma(
-            q_rows, k_ring.index(k_slot).permute((1, 0)), zero, use_acc=False, is_async=True
-        )
+        s = multiply_keys(q_rows, k_ring.index(k_slot), BLOCK_N, s_layout)
         mbarrier.wait(v_full.index(v_slot), v_phase)
-        if FENCE:
-            fence_async_shared()
         acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
-        if TURNS:
-            mbarrier.arrive(turns.index((PART + 1) % CONSUMERS), count=1)
-            turn ^= 1
         s = warpgroup_mma_wait(1, deps=(s,))
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
@@ -237,21 +264,28 @@ def attend_blocks(
         v_slot, v_phase = advance(v_slot, v_phase, STAGES)
         p = following
         acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
-    return p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn
+    return p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase
+
+
+@gluon.jit
+def multiply_keys(q_rows, keys, BLOCK_N: gl.constexpr, s_layout: gl.constexpr):
+    """q·kᵀ, begun."""
+    zero = gl.zeros([64, BLOCK_N], gl.float32, s_layout)
+    return warpgroup_mma(q_rows, keys.permute((1, 0)), zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
 def attend_tiles(
     given,
     PART: gl.constexpr, SINKS: gl.constexpr, LSE: gl.constexpr,
-    D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, BLOCK_S: gl.constexpr, TURNS: gl.constexpr, FENCE: gl.constexpr,
-    WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
+    DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
+    CAP: gl.constexpr,
 ):  # fmt: skip
     """A computing warp group: 64 rows, number PART, of all tiles of this program."""
     (cu_seqlens_q, cu_seqlens_k, sinks, out, lse, stride_ot, stride_oh, stride_lh, sequences, tiles,
-     kv_heads, group, scale, cap, left, right, q_tile, k_ring, v_ring, q_full, q_empty, k_full,
-     k_empty, v_full, v_empty, turns) = given  # fmt: skip
+     kv_heads, group, scale, cap, left, right, q_ring, k_ring, v_ring, q_full, q_empty, k_full,
+     k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     LOG2_E: gl.constexpr = 1.4426950408889634
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -261,106 +295,112 @@ def attend_tiles(
     store_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DV, DV // 8], [4, 1], [1, 0])
     n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
     m = gl.arange(0, 64, row_layout)
-    q_rows = q_tile.index(PART)
     k_slot = 0
     k_phase = 0
     v_slot = 0
     v_phase = 0
+    q_slot = 0
     q_phase = 0
-    turn = 0
-    for index in range(gl.program_id(0), tiles * kv_heads * group, gl.num_programs(0)):
-        first, queries, keys, q_start, k_start, head, kv_head = find_tile(
-            index, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
+    found, turn, first, queries, keys, q_start, _, head, _ = next_tile(
+        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS,
+        BLOCK_S, BOUNDED,
+    )  # fmt: skip
+    mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
+    mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
+    begun = multiply_keys(q_ring.index(PART), k_ring.index(k_slot), BLOCK_N, s_layout)
+    while found:
+        # Looked up here, where the products below hide how long the answer takes.
+        found, turn, first_next, queries_next, keys_next, q_start_next, _, head_next, _ = next_tile(
+            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
             BOUNDED,
         )  # fmt: skip
-        if first < queries:
-            begin, end, _, _ = key_range(
-                first, ROWS, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
-            )
-            first += 64 * PART
-            _, _, whole_begin, whole_end = key_range(
-                first, 64, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
-            )
-            position = first + m + (keys - queries)
-            row_first = position - left
-            row_last = gl.minimum(position + right + 1, keys) if BOUNDED else position * 0 + keys
-            if SINKS:
-                maximum = gl.load(sinks + head + m * 0) * LOG2_E
-                total = gl.full([64], 1.0, gl.float32, row_layout)
-            else:
-                maximum = gl.full([64], -1e30, gl.float32, row_layout)
-                total = gl.zeros([64], gl.float32, row_layout)
-            acc = gl.zeros([64, DV], gl.float32, o_layout)
-            if begin < end:
-                mbarrier.wait(q_full, q_phase)
-                q_phase ^= 1
-                mbarrier.wait(k_full.index(k_slot), k_phase)
-                if FENCE:
-                    fence_async_shared()
-                zero = gl.zeros([64, BLOCK_N], gl.float32, s_layout)
-                s = warpgroup_mma(
-                    q_rows, k_ring.index(k_slot).permute((1, 0)), zero, use_acc=False, is_async=True
-                )
-                s = warpgroup_mma_wait(0, deps=(s,))
-                mbarrier.arrive(k_empty.index(k_slot), count=1)
-                k_slot, k_phase = advance(k_slot, k_phase, STAGES)
-                block = end - 1
-                weights, factor, maximum, total = softmax(
-                    s, maximum, total, scale, cap, block * BLOCK_N + n, row_first, row_last,
-                    True, WINDOW, CAP,
-                )  # fmt: skip
-                p = gl.convert_layout(weights.to(out.dtype.element_ty), p_layout)
-                block -= 1
+        q_rows = q_ring.index(q_slot * CONSUMERS + PART)
+        reach = kept(right, q_start)
+        begin, end, _, _ = key_range(
+            first, ROWS, queries, keys, left, reach, BLOCK_N, WINDOW, BOUNDED
+        )
+        first += 64 * PART
+        _, _, whole_begin, whole_end = key_range(
+            first, 64, queries, keys, left, reach, BLOCK_N, WINDOW, BOUNDED
+        )
+        position = fresh(first + m + (keys - queries))
+        row_first = position - left
+        row_last = gl.minimum(position + reach + 1, keys) if BOUNDED else position * 0 + keys
+        if SINKS:
+            maximum = gl.load(sinks + head + m * 0) * LOG2_E
+            total = gl.full([64], 1.0, gl.float32, row_layout)
+        else:
+            maximum = gl.full([64], -1e30, gl.float32, row_layout)
+            total = gl.zeros([64], gl.float32, row_layout)
+        acc = gl.zeros([64, DV], gl.float32, o_layout)
+        s = warpgroup_mma_wait(0, deps=(begun,))
+        mbarrier.arrive(k_empty.index(k_slot), count=1)
+        k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+        block = end - 1
+        weights, factor, maximum, total = softmax(
+            s, maximum, total, scale, cap, block * BLOCK_N + n, row_first, row_last,
+            True, WINDOW, CAP,
+        )  # fmt: skip
+        p = gl.convert_layout(weights.to(out.dtype.element_ty), p_layout)
+        block -= 1
 
-                # Blocks that some row sees in part, then those that all rows see whole.
-                whole_end = gl.minimum(whole_end, block + 1)
-                whole_begin = gl.minimum(whole_begin, whole_end)
-                if BOUNDED:
-                    p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn = attend_blocks(
-                        p, acc, maximum, total, block, block + 1 - whole_end, q_rows, k_ring,
-                        v_ring, k_full, k_empty, v_full, v_empty, turns, k_slot, k_phase, v_slot,
-                        v_phase, turn, scale, cap, row_first, row_last, BLOCK_N, STAGES, PART,
-                        CONSUMERS, TURNS, FENCE, True, WINDOW, CAP, s_layout, p_layout, o_layout,
-                    )  # fmt: skip
-                p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn = attend_blocks(
-                    p, acc, maximum, total, whole_end - 1, whole_end - whole_begin, q_rows, k_ring,
-                    v_ring, k_full, k_empty, v_full, v_empty, turns, k_slot, k_phase, v_slot,
-                    v_phase, turn, scale, cap, row_first, row_last, BLOCK_N, STAGES, PART,
-                    CONSUMERS, TURNS, FENCE, False, WINDOW, CAP, s_layout, p_layout, o_layout,
-                )  # fmt: skip
-                if WINDOW:
-                    p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase, turn = attend_blocks(
-                        p, acc, maximum, total, whole_begin - 1, whole_begin - begin, q_rows,
-                        k_ring, v_ring, k_full, k_empty, v_full, v_empty, turns, k_slot, k_phase,
-                        v_slot, v_phase, turn, scale, cap, row_first, row_last, BLOCK_N, STAGES,
-                        PART, CONSUMERS, TURNS, FENCE, True, WINDOW, CAP, s_layout, p_layout,
-                        o_layout,
-                    )  # fmt: skip
-                mbarrier.arrive(q_empty, count=1)
-                mbarrier.wait(v_full.index(v_slot), v_phase)
-                if FENCE:
-                    fence_async_shared()
-                acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
-                acc, p = warpgroup_mma_wait(0, deps=(acc, p))
-                mbarrier.arrive(v_empty.index(v_slot), count=1)
-                v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+        # Blocks that some row sees in part, then those that all rows see whole.
+        whole_end = gl.minimum(whole_end, block + 1)
+        whole_begin = gl.minimum(whole_begin, whole_end)
+        if BOUNDED:
+            p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+                p, acc, maximum, total, block, block + 1 - whole_end, q_rows, k_ring, v_ring,
+                k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
+                row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, s_layout, p_layout,
+                o_layout,
+            )  # fmt: skip
+        p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+            p, acc, maximum, total, whole_end - 1, whole_end - whole_begin, q_rows, k_ring, v_ring,
+            k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
+            row_first, row_last, BLOCK_N, STAGES, False, WINDOW, CAP, s_layout, p_layout, o_layout,
+        )  # fmt: skip
+        if WINDOW:
+            p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+                p, acc, maximum, total, whole_begin - 1, whole_begin - begin, q_rows, k_ring,
+                v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale,
+                cap, row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, s_layout, p_layout,
+                o_layout,
+            )  # fmt: skip
+        mbarrier.arrive(q_empty.index(q_slot), count=1)
+        q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
+        mbarrier.wait(v_full.index(v_slot), v_phase)
+        acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
+        # The first product of the next tile runs while this one is written. After the last tile
+        # it multiplies what lies there, and nobody looks at the result.
+        mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
+        mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
+        begun = multiply_keys(
+            q_ring.index(q_slot * CONSUMERS + PART), k_ring.index(k_slot), BLOCK_N, s_layout
+        )
+        acc, p = warpgroup_mma_wait(1, deps=(acc, p))
+        mbarrier.arrive(v_empty.index(v_slot), count=1)
+        v_slot, v_phase = advance(v_slot, v_phase, STAGES)
 
-            divisor = gl.where(total == 0.0, 1.0, total)
-            factor = gl.convert_layout(1.0 / divisor, gl.SliceLayout(1, o_layout))
-            rows = (acc * factor[:, None]).to(out.dtype.element_ty)
-            rows = gl.convert_layout(rows, store_layout)
-            r = gl.arange(0, 64, gl.SliceLayout(1, store_layout))
-            e = gl.arange(0, DV, gl.SliceLayout(0, store_layout))
-            o_rows = out + (q_start + first).to(gl.int64) * stride_ot
-            o_rows += head.to(gl.int64) * stride_oh
-            inside = (first + r < queries)[:, None] & (e >= 0)[None, :]
-            gl.store(o_rows + (r[:, None] * stride_ot + e[None, :]), rows, mask=inside)
-            if LSE:
-                value = gl.where(
-                    total == 0.0, float("-inf"), (maximum + gl.log2(divisor)) / LOG2_E
-                )
-                l_rows = lse + head.to(gl.int64) * stride_lh + q_start + first
-                gl.store(l_rows + m, value, mask=first + m < queries)
+        divisor = gl.where(total == 0.0, 1.0, total)
+        factor = gl.convert_layout(1.0 / divisor, gl.SliceLayout(1, o_layout))
+        rows = (acc * factor[:, None]).to(out.dtype.element_ty)
+        rows = gl.convert_layout(rows, store_layout)
+        r = fresh(gl.arange(0, 64, gl.SliceLayout(1, store_layout)))
+        e = gl.arange(0, DV, gl.SliceLayout(0, store_layout))
+        o_rows = out + (q_start + first).to(gl.int64) * kept(stride_ot, q_start)
+        o_rows += head.to(gl.int64) * kept(stride_oh, q_start)
+        inside = (first + r < queries)[:, None] & (e >= 0)[None, :]
+        gl.store(o_rows + (r[:, None] * stride_ot + e[None, :]), rows, mask=inside)
+        if LSE:
+            value = gl.where(total == 0.0, float("-inf"), (maximum + gl.log2(divisor)) / LOG2_E)
+            l_rows = lse + head.to(gl.int64) * kept(stride_lh, q_start) + q_start + first
+            gl.store(l_rows + m, value, mask=first + m < queries)
+        first = first_next
+        queries = queries_next
+        keys = keys_next
+        q_start = q_start_next
+        head = head_next
+    warpgroup_mma_wait(0, deps=(begun,))
 
 
 @gluon.jit
@@ -369,33 +409,31 @@ def flash_attention_hopper(
     stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_oh,
     stride_lh, sequences, tiles, kv_heads, group, scale, cap, left, right,
     D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, BLOCK_S: gl.constexpr, TURNS: gl.constexpr, FENCE: gl.constexpr,
-    REGISTERS: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, REGISTERS: gl.constexpr,
+    WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
     SINKS: gl.constexpr = sinks is not None
     LSE: gl.constexpr = lse is not None
     dtype: gl.constexpr = q.dtype.element_ty
-    q_layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    q_tile = gl.allocate_shared_memory(dtype, [CONSUMERS, 64, D], q_layout)
-    k_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], q_layout)
-    v_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DV], q_layout)
+    tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    q_ring = gl.allocate_shared_memory(dtype, [Q_STAGES * CONSUMERS, 64, D], tile)
+    k_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], tile)
+    v_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DV], tile)
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    q_full = gl.allocate_shared_memory(gl.int64, [1], barrier)
-    q_empty = gl.allocate_shared_memory(gl.int64, [1], barrier)
+    q_full = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], barrier)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], barrier)
-    mbarrier.init(q_full, count=128)
-    mbarrier.init(q_empty, count=CONSUMERS)
+    for i in gl.static_range(Q_STAGES):
+        mbarrier.init(q_full.index(i), count=128)
+        mbarrier.init(q_empty.index(i), count=CONSUMERS)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=128)
         mbarrier.init(k_empty.index(i), count=CONSUMERS)
         mbarrier.init(v_full.index(i), count=128)
         mbarrier.init(v_empty.index(i), count=CONSUMERS)
-    for i in gl.static_range(CONSUMERS):
-        mbarrier.init(turns.index(i), count=1)
     fence_async_shared()
     sinks_or_q = sinks if SINKS else q
     lse_or_q = lse if LSE else q
@@ -403,36 +441,38 @@ def flash_attention_hopper(
         q, k, v, cu_seqlens_q, cu_seqlens_k,
         stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh,
         sequences, tiles, kv_heads, group, left, right,
-        q_tile, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+        q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     attend = (
         cu_seqlens_q, cu_seqlens_k, sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh,
         sequences, tiles, kv_heads, group, scale, cap, left, right,
-        q_tile, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
+        q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     # Constants stay constants in tuples only where they are written down.
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (attend_tiles, (attend, 0, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
-                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
-                (attend_tiles, (attend, 1, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
-                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
-                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S, WINDOW, BOUNDED)),
+                (attend_tiles, (attend, 0, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
+                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                (attend_tiles, (attend, 1, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
+                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, WINDOW,
+                              BOUNDED)),
             ],
             [4, 4],
-            [REGISTERS, 512 - 8 - 2 * REGISTERS],
+            [REGISTERS, 504 - 2 * REGISTERS],
         )  # fmt: skip
     else:
         gl.warp_specialize(
             [
-                (attend_tiles, (attend, 0, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
-                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
-                (attend_tiles, (attend, 1, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
-                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
-                (attend_tiles, (attend, 2, SINKS, LSE, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S,
-                                         TURNS, FENCE, WINDOW, BOUNDED, CAP)),
-                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, BLOCK_S, WINDOW, BOUNDED)),
+                (attend_tiles, (attend, 0, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
+                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                (attend_tiles, (attend, 1, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
+                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                (attend_tiles, (attend, 2, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
+                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, WINDOW,
+                              BOUNDED)),
             ],
             [4, 4, 4],
             [REGISTERS, REGISTERS, 512 - 3 * REGISTERS],
