@@ -76,6 +76,7 @@ class FlashAttentionHopper:
                 "tiles": tiles,
                 "kv_heads": kv_heads,
                 "group": heads // kv_heads,
+                "section": config["SECTION"] if heads % max(config["SECTION"], 1) == 0 and config["SECTION"] else heads,
                 "scale": scale,
                 "cap": cap,
                 "left": max(left, 0),
@@ -126,8 +127,8 @@ def shared_bytes(config: Config, dim: int, dim_v: int) -> int:
     return 2 * (queries + config["stages"] * config["BLOCK_N"] * (dim + dim_v)) + rows * dim_v + 256
 
 
-def _config(n: int, consumers: int, stages: int) -> Config:
-    return {"BLOCK_N": n, "CONSUMERS": consumers, "stages": stages}
+def _config(n: int, consumers: int, stages: int, section: int = 0) -> Config:
+    return {"BLOCK_N": n, "CONSUMERS": consumers, "stages": stages, "SECTION": section}
 
 
 def _tiles(width: int) -> list[Config]:

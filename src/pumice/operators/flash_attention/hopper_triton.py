@@ -60,10 +60,11 @@ def find_sequence(starts, tile, sequences, ROWS: gl.constexpr, BLOCK_S: gl.const
 
 @gluon.jit
 def next_tile(
-    turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group,
+    turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section,
     ROWS: gl.constexpr, BLOCK_S: gl.constexpr, BOUNDED: gl.constexpr,
 ):  # fmt: skip
-    """The next tile of this program that has rows, from its turn number `turn` on: (whether there
+    """The next tile of this program that has rows, from its turn number `turn` on; `section` heads
+    after the other, whose keys and values stay in the cache together: (whether there
     is one, turn after it, first row of the tile in its sequence, queries, keys, first query and
     first key of the sequence, query head, key head)."""
     heads = kv_heads * group
@@ -85,13 +86,13 @@ def next_tile(
         index = turn * programs + place
         turn += 1
         if index < tiles * heads:
-            tile = index // heads
+            inside = index % (section * tiles)
+            tile = inside // section
             if BOUNDED:
                 # Under a causal mask later tiles see more keys: the long ones start first.
                 tile = tiles - 1 - tile
-            head = index % heads
-            kv_head = head % kv_heads
-            head = kv_head * group + head // kv_heads
+            head = index // (section * tiles) * section + inside % section
+            kv_head = head // group
             sequence = find_sequence(cu_seqlens_q, tile, sequences, ROWS, BLOCK_S)
             q_start = gl.load(cu_seqlens_q + sequence)
             queries = gl.load(cu_seqlens_q + sequence + 1) - q_start
@@ -162,7 +163,7 @@ def load_tiles(
 ):  # fmt: skip
     """The copying warp group: all tiles of this program."""
     (q, k, v, cu_seqlens_q, cu_seqlens_k, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
-     stride_vh, sequences, tiles, kv_heads, group, left, right, q_ring, k_ring, v_ring, q_full,
+     stride_vh, sequences, tiles, kv_heads, group, section, left, right, q_ring, k_ring, v_ring, q_full,
      q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     k_slot = 0
@@ -172,8 +173,8 @@ def load_tiles(
     q_slot = 0
     q_phase = 1
     found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
-        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS,
-        BLOCK_S, BOUNDED,
+        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section,
+        ROWS, BLOCK_S, BOUNDED,
     )  # fmt: skip
     while found:
         begin, end, _, _ = key_range(
@@ -205,7 +206,7 @@ def load_tiles(
             async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
             v_slot, v_phase = advance(v_slot, v_phase, STAGES)
         found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
-            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
+            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section, ROWS, BLOCK_S,
             BOUNDED,
         )  # fmt: skip
 
@@ -284,7 +285,7 @@ def attend_tiles(
 ):  # fmt: skip
     """A computing warp group: 64 rows, number PART, of all tiles of this program."""
     (cu_seqlens_q, cu_seqlens_k, sinks, out, lse, stride_ot, stride_oh, stride_lh, sequences, tiles,
-     kv_heads, group, scale, cap, left, right, q_ring, k_ring, v_ring, q_full, q_empty, k_full,
+     kv_heads, group, section, scale, cap, left, right, q_ring, k_ring, v_ring, q_full, q_empty, k_full,
      k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     LOG2_E: gl.constexpr = 1.4426950408889634
@@ -302,8 +303,8 @@ def attend_tiles(
     q_slot = 0
     q_phase = 0
     found, turn, first, queries, keys, q_start, _, head, _ = next_tile(
-        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS,
-        BLOCK_S, BOUNDED,
+        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section,
+        ROWS, BLOCK_S, BOUNDED,
     )  # fmt: skip
     mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
     mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
@@ -311,7 +312,7 @@ def attend_tiles(
     while found:
         # Looked up here, where the products below hide how long the answer takes.
         found, turn, first_next, queries_next, keys_next, q_start_next, _, head_next, _ = next_tile(
-            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, ROWS, BLOCK_S,
+            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section, ROWS, BLOCK_S,
             BOUNDED,
         )  # fmt: skip
         q_rows = q_ring.index(q_slot * CONSUMERS + PART)
@@ -407,7 +408,7 @@ def attend_tiles(
 def flash_attention_hopper(
     q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
     stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_oh,
-    stride_lh, sequences, tiles, kv_heads, group, scale, cap, left, right,
+    stride_lh, sequences, tiles, kv_heads, group, section, scale, cap, left, right,
     D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, REGISTERS: gl.constexpr,
     WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
@@ -440,12 +441,12 @@ def flash_attention_hopper(
     load = (
         q, k, v, cu_seqlens_q, cu_seqlens_k,
         stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh,
-        sequences, tiles, kv_heads, group, left, right,
+        sequences, tiles, kv_heads, group, section, left, right,
         q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     attend = (
         cu_seqlens_q, cu_seqlens_k, sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh,
-        sequences, tiles, kv_heads, group, scale, cap, left, right,
+        sequences, tiles, kv_heads, group, section, scale, cap, left, right,
         q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     # Constants stay constants in tuples only where they are written down.
