@@ -59,6 +59,7 @@ class FlashAttentionHopper:
         if tokens == 0 or sequences == 0:
             return Plan(())
         tiles = tokens // (_ROWS * config["CONSUMERS"]) + sequences
+        section = config["SECTION"] if heads % config["SECTION"] == 0 else heads
         scale, cap = logit_scales(attrs, dim)
         left, right = attrs.get("window_left", -1), attrs.get("window_right", -1)
         right = 0 if attrs.get("causal") else right
@@ -74,15 +75,17 @@ class FlashAttentionHopper:
                 "stride_lh": tensors["lse"].stride[0] if "lse" in tensors else tokens,
                 "sequences": sequences,
                 "tiles": tiles,
-                "kv_heads": kv_heads,
+                "total": tiles * heads,
                 "group": heads // kv_heads,
-                "section": config["SECTION"] if heads % max(config["SECTION"], 1) == 0 and config["SECTION"] else heads,
+                "section": section,
+                "share": tiles * section,
                 "scale": scale,
                 "cap": cap,
                 "left": max(left, 0),
                 "right": max(right, 0),
             },
             constants={
+                "table": None, "stride_table": 0, "stride_kb": 0, "stride_vb": 0, "PAGE": 0,
                 **{name: None for name in ("sinks", "lse") if name not in tensors},
                 "D": dim,
                 "DV": v.shape[2],
@@ -127,7 +130,7 @@ def shared_bytes(config: Config, dim: int, dim_v: int) -> int:
     return 2 * (queries + config["stages"] * config["BLOCK_N"] * (dim + dim_v)) + rows * dim_v + 256
 
 
-def _config(n: int, consumers: int, stages: int, section: int = 0) -> Config:
+def _config(n: int, consumers: int, stages: int, section: int = 8) -> Config:
     return {"BLOCK_N": n, "CONSUMERS": consumers, "stages": stages, "SECTION": section}
 
 

@@ -17,154 +17,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-
-# Named otherwise up to Triton 3.7.
-async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-CHUNK = gl.constexpr(32)  # rows that are copied together
-
-
-@gluon.jit
-def fresh(values):
-    """The same int32 tensor, of which the compiler knows nothing. What follows from parameters
-    alone it would work out before the warp groups part, and keep in memory until then."""
-    return gl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [values], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
-def kept(parameter, start):
-    """A parameter, `fresh` as well: no `start` of a sequence is negative."""
-    return gl.where(start >= 0, parameter, 0)
-
-
-@gluon.jit
-def find_sequence(starts, tile, sequences, ROWS: gl.constexpr, BLOCK_S: gl.constexpr):
-    """The sequence that tile number `tile` belongs to (`softmax_triton.find_sequence`)."""
-    if BLOCK_S > 0:
-        layout: gl.constexpr = gl.BlockedLayout([BLOCK_S // 32], [32], [gl.num_warps()], [0])
-        s = gl.arange(0, BLOCK_S, layout)
-        first = gl.load(starts + s, mask=s < sequences, other=0) // ROWS + s
-        low = gl.sum(((first <= tile) & (s < sequences)).to(gl.int32), 0)
-    else:
-        low = tile * 0
-        high = sequences
-        while low < high:
-            middle = (low + high) // 2
-            if gl.load(starts + middle) // ROWS + middle <= tile:
-                low = middle + 1
-            else:
-                high = middle
-    return low - 1
-
-
-@gluon.jit
-def next_tile(
-    turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section,
-    ROWS: gl.constexpr, BLOCK_S: gl.constexpr, BOUNDED: gl.constexpr,
-):  # fmt: skip
-    """The next tile of this program that has rows, from its turn number `turn` on; `section` heads
-    after the other, whose keys and values stay in the cache together: (whether there
-    is one, turn after it, first row of the tile in its sequence, queries, keys, first query and
-    first key of the sequence, query head, key head)."""
-    heads = kv_heads * group
-    programs = gl.num_programs(0)
-    program = gl.program_id(0)
-    found = turn < 0
-    more = turn >= 0
-    first = turn * 0
-    queries = turn * 0
-    keys = turn * 0
-    q_start = turn * 0
-    k_start = turn * 0
-    head = turn * 0
-    kv_head = turn * 0
-    while more:
-        # Every other round goes backwards over the programs: long tiles come first, and the
-        # programs that take the longest of a round get the shortest of the next.
-        place = gl.where(turn % 2 == 0, program, programs - 1 - program)
-        index = turn * programs + place
-        turn += 1
-        if index < tiles * heads:
-            inside = index % (section * tiles)
-            tile = inside // section
-            if BOUNDED:
-                # Under a causal mask later tiles see more keys: the long ones start first.
-                tile = tiles - 1 - tile
-            head = index // (section * tiles) * section + inside % section
-            kv_head = head // group
-            sequence = find_sequence(cu_seqlens_q, tile, sequences, ROWS, BLOCK_S)
-            q_start = gl.load(cu_seqlens_q + sequence)
-            queries = gl.load(cu_seqlens_q + sequence + 1) - q_start
-            k_start = gl.load(cu_seqlens_k + sequence)
-            keys = gl.load(cu_seqlens_k + sequence + 1) - k_start
-            first = (tile - q_start // ROWS - sequence) * ROWS
-            found = first < queries
-            more = first >= queries
-        else:
-            more = turn < 0
-    return found, turn, first, queries, keys, q_start, k_start, head, kv_head
-
-
-@gluon.jit
-def key_range(
-    first, rows, queries, keys, left, right,
-    BLOCK_N: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
-):  # fmt: skip
-    """Blocks of keys that rows first … first + rows − 1 see: (the first one, that after the last,
-    first and end of those that all of them see whole). At least one block, of masked keys."""
-    lowest = first + (keys - queries)
-    highest = gl.minimum(first + rows, queries) - 1 + (keys - queries)
-    end = keys
-    whole_end = keys // BLOCK_N
-    begin = keys * 0
-    whole_begin = keys * 0
-    if BOUNDED:
-        end = gl.maximum(gl.minimum(highest + right + 1, keys), 0)
-        whole_end = gl.minimum(gl.maximum(lowest + right + 1, 0), keys) // BLOCK_N
-    if WINDOW:
-        begin = gl.minimum(gl.maximum(lowest - left, 0), end) // BLOCK_N
-        whole_begin = (gl.maximum(highest - left, 0) + BLOCK_N - 1) // BLOCK_N
-    end = gl.maximum((end + BLOCK_N - 1) // BLOCK_N, begin + 1)
-    whole_end = gl.minimum(gl.maximum(whole_end, begin), end)
-    whole_begin = gl.minimum(gl.maximum(whole_begin, begin), whole_end)
-    return begin, end, whole_begin, whole_end
-
-
-@gluon.jit
-def advance(slot, phase, STAGES: gl.constexpr):
-    slot += 1
-    wrapped = slot == STAGES
-    return gl.where(wrapped, 0, slot), phase ^ wrapped.to(gl.int32)
-
-
-@gluon.jit
-def copy_rows(target, base, stride, first, end, ROWS: gl.constexpr, D: gl.constexpr):
-    """Rows first … first + ROWS − 1 of a matrix into shared memory; zeros from row `end` on."""
-    LANES: gl.constexpr = min(D // 8, 32)
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
-    n = fresh(gl.arange(0, CHUNK, gl.SliceLayout(1, layout)))
-    d = gl.arange(0, D, gl.SliceLayout(0, layout))
-    offsets = n[:, None] * stride + d[None, :]
-    source = base + first.to(gl.int64) * stride
-    for chunk in gl.static_range(ROWS // CHUNK):
-        inside = (first + chunk * CHUNK + n < end)[:, None] & (d >= 0)[None, :]
-        part = target.slice(chunk * CHUNK, CHUNK, 0)
-        async_load(part, source + offsets, mask=inside)
-        source += CHUNK * stride
+from pumice.operators.flash_attention.hopper_tiles_triton import (
+    advance,
+    copy_rows,
+    fresh,
+    kept,
+    key_range,
+    next_tile,
+)
 
 
 @gluon.jit
 def load_tiles(
     given,
     D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, WINDOW: gl.constexpr,
-    BOUNDED: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
+    WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
 ):  # fmt: skip
     """The copying warp group: all tiles of this program."""
-    (q, k, v, cu_seqlens_q, cu_seqlens_k, stride_qt, stride_qh, stride_kt, stride_kh, stride_vt,
-     stride_vh, sequences, tiles, kv_heads, group, section, left, right, q_ring, k_ring, v_ring, q_full,
-     q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
+    (order, q, k, v, table, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb,
+     stride_vt, stride_vh, stride_table, left, right, q_ring, k_ring, v_ring, q_full, q_empty,
+     k_full, k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     k_slot = 0
     k_phase = 1  # a fresh barrier lets the wait for the phase before its first one pass
@@ -173,9 +46,8 @@ def load_tiles(
     q_slot = 0
     q_phase = 1
     found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
-        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section,
-        ROWS, BLOCK_S, BOUNDED,
-    )  # fmt: skip
+        gl.to_tensor(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
+    )
     while found:
         begin, end, _, _ = key_range(
             first, ROWS, queries, keys, left, kept(right, q_start), BLOCK_N, WINDOW, BOUNDED
@@ -185,30 +57,39 @@ def load_tiles(
         v_step = kept(stride_vt, q_start)
         q_base = q + q_start.to(gl.int64) * q_step
         q_base += head.to(gl.int64) * kept(stride_qh, q_start)
-        k_base = k + k_start.to(gl.int64) * k_step
-        k_base += kv_head.to(gl.int64) * kept(stride_kh, q_start)
-        v_base = v + k_start.to(gl.int64) * v_step
-        v_base += kv_head.to(gl.int64) * kept(stride_vh, q_start)
+        k_base = k + kv_head.to(gl.int64) * kept(stride_kh, q_start)
+        v_base = v + kv_head.to(gl.int64) * kept(stride_vh, q_start)
+        pages = table
+        if PAGE > 0:
+            pages += k_start.to(gl.int64) * kept(stride_table, q_start)
+        else:
+            k_base += k_start.to(gl.int64) * k_step
+            v_base += k_start.to(gl.int64) * v_step
         mbarrier.wait(q_empty.index(q_slot), q_phase)
         for part in gl.static_range(CONSUMERS):
             rows = q_ring.index(q_slot * CONSUMERS + part)
-            copy_rows(rows, q_base, q_step, first + 64 * part, queries, 64, D)
+            copy_rows(rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0)
         async_copy.mbarrier_arrive(q_full.index(q_slot), increment_count=False)
         q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
         for i in range(begin, end):
             row = (begin + end - 1 - i) * BLOCK_N
             mbarrier.wait(k_empty.index(k_slot), k_phase)
-            copy_rows(k_ring.index(k_slot), k_base, k_step, row, keys, BLOCK_N, D)
+            copy_rows(
+                k_ring.index(k_slot), k_base, k_step, row, keys, pages, kept(stride_kb, q_start),
+                BLOCK_N, D, PAGE,
+            )  # fmt: skip
             async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
             k_slot, k_phase = advance(k_slot, k_phase, STAGES)
             mbarrier.wait(v_empty.index(v_slot), v_phase)
-            copy_rows(v_ring.index(v_slot), v_base, v_step, row, keys, BLOCK_N, DV)
+            copy_rows(
+                v_ring.index(v_slot), v_base, v_step, row, keys, pages, kept(stride_vb, q_start),
+                BLOCK_N, DV, PAGE,
+            )  # fmt: skip
             async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
             v_slot, v_phase = advance(v_slot, v_phase, STAGES)
         found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
-            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section, ROWS, BLOCK_S,
-            BOUNDED,
-        )  # fmt: skip
+            turn, order, ROWS, BLOCK_S, PAGE, BOUNDED
+        )
 
 
 @gluon.jit
@@ -280,13 +161,12 @@ def attend_tiles(
     given,
     PART: gl.constexpr, SINKS: gl.constexpr, LSE: gl.constexpr,
     DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
-    CAP: gl.constexpr,
+    Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,
+    BOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
     """A computing warp group: 64 rows, number PART, of all tiles of this program."""
-    (cu_seqlens_q, cu_seqlens_k, sinks, out, lse, stride_ot, stride_oh, stride_lh, sequences, tiles,
-     kv_heads, group, section, scale, cap, left, right, q_ring, k_ring, v_ring, q_full, q_empty, k_full,
-     k_empty, v_full, v_empty) = given  # fmt: skip
+    (order, sinks, out, lse, stride_ot, stride_oh, stride_lh, scale, cap, left, right, q_ring,
+     k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     LOG2_E: gl.constexpr = 1.4426950408889634
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -303,18 +183,16 @@ def attend_tiles(
     q_slot = 0
     q_phase = 0
     found, turn, first, queries, keys, q_start, _, head, _ = next_tile(
-        gl.to_tensor(0), cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section,
-        ROWS, BLOCK_S, BOUNDED,
-    )  # fmt: skip
+        gl.to_tensor(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
+    )
     mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
     mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
     begun = multiply_keys(q_ring.index(PART), k_ring.index(k_slot), BLOCK_N, s_layout)
     while found:
         # Looked up here, where the products below hide how long the answer takes.
         found, turn, first_next, queries_next, keys_next, q_start_next, _, head_next, _ = next_tile(
-            turn, cu_seqlens_q, cu_seqlens_k, sequences, tiles, kv_heads, group, section, ROWS, BLOCK_S,
-            BOUNDED,
-        )  # fmt: skip
+            turn, order, ROWS, BLOCK_S, PAGE, BOUNDED
+        )
         q_rows = q_ring.index(q_slot * CONSUMERS + PART)
         reach = kept(right, q_start)
         begin, end, _, _ = key_range(
@@ -406,12 +284,13 @@ def attend_tiles(
 
 @gluon.jit
 def flash_attention_hopper(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
-    stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh, stride_ot, stride_oh,
-    stride_lh, sequences, tiles, kv_heads, group, section, scale, cap, left, right,
+    q, k, v, table, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
+    stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_ot, stride_oh, stride_lh, stride_table,
+    sequences, tiles, total, group, section, share, scale, cap, left, right,
     D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, REGISTERS: gl.constexpr,
-    WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
+    REGISTERS: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
     SINKS: gl.constexpr = sinks is not None
     LSE: gl.constexpr = lse is not None
@@ -438,15 +317,15 @@ def flash_attention_hopper(
     fence_async_shared()
     sinks_or_q = sinks if SINKS else q
     lse_or_q = lse if LSE else q
+    order = (cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share)
     load = (
-        q, k, v, cu_seqlens_q, cu_seqlens_k,
-        stride_qt, stride_qh, stride_kt, stride_kh, stride_vt, stride_vh,
-        sequences, tiles, kv_heads, group, section, left, right,
+        order, q, k, v, table if PAGE > 0 else cu_seqlens_k,
+        stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+        stride_table, left, right,
         q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     attend = (
-        cu_seqlens_q, cu_seqlens_k, sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh,
-        sequences, tiles, kv_heads, group, section, scale, cap, left, right,
+        order, sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh, scale, cap, left, right,
         q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     # Constants stay constants in tuples only where they are written down.
@@ -454,11 +333,11 @@ def flash_attention_hopper(
         gl.warp_specialize(
             [
                 (attend_tiles, (attend, 0, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
                 (attend_tiles, (attend, 1, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, WINDOW, BOUNDED, CAP)),
-                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, WINDOW,
-                              BOUNDED)),
+                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
+                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
+                              WINDOW, BOUNDED)),
             ],
             [4, 4],
             [REGISTERS, 504 - 2 * REGISTERS],
@@ -467,13 +346,13 @@ def flash_attention_hopper(
         gl.warp_specialize(
             [
                 (attend_tiles, (attend, 0, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
                 (attend_tiles, (attend, 1, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, WINDOW, BOUNDED, CAP)),
+                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
                 (attend_tiles, (attend, 2, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, WINDOW, BOUNDED, CAP)),
-                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, WINDOW,
-                              BOUNDED)),
+                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
+                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
+                              WINDOW, BOUNDED)),
             ],
             [4, 4, 4],
             [REGISTERS, REGISTERS, 512 - 3 * REGISTERS],

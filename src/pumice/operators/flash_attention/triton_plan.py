@@ -129,7 +129,8 @@ class FlashAttention:
             arguments={
                 **pointers,
                 **optional,
-                **tensor_strides(q, "q"), **tensor_strides(k, "k"), **tensor_strides(v, "v"), **tensor_strides(out, "o"),
+                **tensor_strides(q, "q"), **tensor_strides(k, "k"),
+                **tensor_strides(v, "v"), **tensor_strides(out, "o"),
                 "stride_lh": tensors["lse"].stride[0] if "lse" in tensors else tokens,
                 "sequences": sequences,
                 "tiles": tiles,
