@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pumice.operators.flash_attention.triton_plan import (
@@ -11,11 +11,94 @@ from pumice.operators.flash_attention.triton_plan import (
     sequences_at_once,
     tensor_strides,
 )
-from pumice.operators.triton.plan import Config, Launch, Plan, Problem
+from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
 
 _DIMS = (64, 128, 256)
 _ROWS = 64  # of a computing warp group: the rows of its matrix instruction
+_FEW = 48  # queries of a sequence that leave most of a tile empty
+
+
+def hopper_fault(
+    target: Target, tensors: Mapping[str, TensorSpec], rows: int, dims: tuple[int, int]
+) -> str | None:
+    """Why Hopper's kernel does not run, for a person. tensors: those that are copied 16 bytes at a
+    time. rows: queries of an average sequence. dims: of the heads of keys and of values."""
+    if target.matrix_unit != "wgmma":
+        return f"{target.name} has no asynchronous matrix products of warp groups (sm_90 has)"
+    for name, tensor in tensors.items():
+        if tensor.shape[-1] not in _DIMS:
+            return f"{name} has heads of size {tensor.shape[-1]}; this kernel has {_DIMS}"
+        if not tensor.aligned or any(stride % 8 for stride in tensor.stride[:-1]):
+            return (
+                f"{name} (strides {tensor.stride}) is copied 16 bytes at a time: its address and "
+                "its steps must be multiples of that"
+            )
+    if rows <= _FEW:
+        return f"{rows} queries a sequence leave most of a tile of {2 * _ROWS} rows empty"
+    if not hopper_tiles(target, *dims):
+        return f"q, keys and values of sizes {dims} do not fit {target.name}'s shared memory"
+    return None
+
+
+def hopper_tiles(target: Target, dim: int, dim_v: int) -> list[Config]:
+    """Tiles that fit shared memory, the favourite first."""
+    tiles = _tiles(max(dim, dim_v))
+    return [tile for tile in tiles if shared_bytes(tile, dim, dim_v) <= target.shared_bytes]
+
+
+def hopper_launch(
+    target: Target,
+    config: Config,
+    q: TensorSpec,
+    group: int,
+    dim_v: int,
+    sequences: int,
+    attrs: Mapping[str, Any],
+    arguments: Mapping[str, str | int | float],
+    constants: Mapping[str, Any],
+) -> Launch:
+    """The launch; arguments and constants: what plain and paged attention name differently."""
+    tokens, heads, dim = q.shape
+    tiles = tokens // (_ROWS * config["CONSUMERS"]) + sequences
+    section = config["SECTION"] if heads % config["SECTION"] == 0 else heads
+    scale, cap = logit_scales(attrs, dim)
+    left, right = attrs.get("window_left", -1), attrs.get("window_right", -1)
+    right = 0 if attrs.get("causal") else right
+    return Launch(
+        kernel=_kernel(),
+        grid=(min(tiles * heads, target.compute_units or tiles * heads), 1, 1),
+        arguments={
+            **arguments,
+            **tensor_strides(q, "q"),
+            "sequences": sequences,
+            "tiles": tiles,
+            "total": tiles * heads,
+            "group": group,
+            "section": section,
+            "share": tiles * section,
+            "scale": scale,
+            "cap": cap,
+            "left": max(left, 0),
+            "right": max(right, 0),
+        },
+        constants={
+            **constants,
+            "D": dim,
+            "DV": dim_v,
+            "CONSUMERS": config["CONSUMERS"],
+            "BLOCK_N": config["BLOCK_N"],
+            "STAGES": config["stages"],
+            "Q_STAGES": q_stages(max(dim, dim_v)),
+            "BLOCK_S": sequences_at_once(sequences),
+            "REGISTERS": _registers(config, max(dim, dim_v)),
+            "WINDOW": left >= 0,
+            "BOUNDED": right >= 0,
+            "CAP": cap > 0,
+        },
+        num_warps=4,  # of a part
+        num_stages=1,
+    )
 
 
 class FlashAttentionHopper:
@@ -24,84 +107,34 @@ class FlashAttentionHopper:
     name = "flash_attention.triton.hopper"
 
     def supports(self, problem: Problem, target: Target) -> str | None:
-        if target.matrix_unit != "wgmma":
-            return f"{target.name} has no asynchronous matrix products of warp groups (sm_90 has)"
         against = FlashAttention().supports(problem, target)
         if against is not None:
             return against
-        for name in ("q", "k", "v"):
-            tensor = problem[name]
-            if tensor.shape[2] not in _DIMS:
-                return f"{name} has heads of size {tensor.shape[2]}; this kernel has {_DIMS}"
-            if not tensor.aligned or any(stride % 8 for stride in tensor.stride[:2]):
-                return (
-                    f"{name} (strides {tensor.stride}) is copied 16 bytes at a time: its address "
-                    "and its steps must be multiples of that"
-                )
-        if not self.configs(problem, target):
-            return f"q, keys and values of such heads do not fit {target.name}'s shared memory"
-        return None
+        copied = {name: problem[name] for name in ("q", "k", "v")}
+        rows = cdiv(problem["q"].shape[0], max(problem["cu_seqlens_q"].shape[0] - 1, 1))
+        dims = problem["k"].shape[2], problem["v"].shape[2]
+        return hopper_fault(target, copied, rows, dims)
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        dim, dim_v = problem["q"].shape[2], problem["v"].shape[2]
-        return [
-            tile
-            for tile in _tiles(max(dim, dim_v))
-            if shared_bytes(tile, dim, dim_v) <= target.shared_bytes
-        ]
+        return hopper_tiles(target, problem["q"].shape[2], problem["v"].shape[2])
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
-        attrs, tensors = problem.attrs, problem.tensors
+        tensors = problem.tensors
         q, k, v, out = (problem[name] for name in ("q", "k", "v", "out"))
-        tokens, heads, dim = q.shape
-        kv_heads = k.shape[1]
         sequences = problem["cu_seqlens_q"].shape[0] - 1
-        if tokens == 0 or sequences == 0:
+        if q.shape[0] == 0 or sequences == 0:
             return Plan(())
-        tiles = tokens // (_ROWS * config["CONSUMERS"]) + sequences
-        section = config["SECTION"] if heads % config["SECTION"] == 0 else heads
-        scale, cap = logit_scales(attrs, dim)
-        left, right = attrs.get("window_left", -1), attrs.get("window_right", -1)
-        right = 0 if attrs.get("causal") else right
-        pointers = {name: name for name in ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "out")}
-        launch = Launch(
-            kernel=_kernel(),
-            grid=(min(tiles * heads, target.compute_units or tiles * heads), 1, 1),
-            arguments={
-                **pointers,
-                **{name: name for name in ("sinks", "lse") if name in tensors},
-                **tensor_strides(q, "q"), **tensor_strides(k, "k"),
-                **tensor_strides(v, "v"), **tensor_strides(out, "o"),
-                "stride_lh": tensors["lse"].stride[0] if "lse" in tensors else tokens,
-                "sequences": sequences,
-                "tiles": tiles,
-                "total": tiles * heads,
-                "group": heads // kv_heads,
-                "section": section,
-                "share": tiles * section,
-                "scale": scale,
-                "cap": cap,
-                "left": max(left, 0),
-                "right": max(right, 0),
-            },
-            constants={
-                "table": None, "stride_table": 0, "stride_kb": 0, "stride_vb": 0, "PAGE": 0,
-                **{name: None for name in ("sinks", "lse") if name not in tensors},
-                "D": dim,
-                "DV": v.shape[2],
-                "CONSUMERS": config["CONSUMERS"],
-                "BLOCK_N": config["BLOCK_N"],
-                "STAGES": config["stages"],
-                "BLOCK_S": sequences_at_once(sequences),
-                "Q_STAGES": q_stages(max(dim, v.shape[2])),
-                "REGISTERS": _registers(config, max(dim, v.shape[2])),
-                "WINDOW": left >= 0,
-                "BOUNDED": right >= 0,
-                "CAP": cap > 0,
-            },
-            num_warps=4,
-            num_stages=1,
-        )  # fmt: skip
+        given = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "sinks", "out", "lse")
+        arguments: dict[str, str | int | float] = {name: name for name in given if name in tensors}
+        arguments |= {**tensor_strides(k, "k"), **tensor_strides(v, "v")}
+        arguments |= tensor_strides(out, "o")
+        arguments["stride_lh"] = tensors["lse"].stride[0] if "lse" in tensors else q.shape[0]
+        constants: dict[str, Any] = {name: None for name in given if name not in tensors}
+        constants |= {"table": None, "stride_table": 0, "stride_kb": 0, "stride_vb": 0, "PAGE": 0}
+        group = q.shape[1] // k.shape[1]
+        launch = hopper_launch(
+            target, config, q, group, v.shape[2], sequences, problem.attrs, arguments, constants
+        )
         return Plan((launch,))
 
 
@@ -135,8 +168,9 @@ def _config(n: int, consumers: int, stages: int, section: int = 8) -> Config:
 
 
 def _tiles(width: int) -> list[Config]:
+    """BLOCK_N keys at a time; CONSUMERS warp groups; stages of the rings; heads of a section."""
     if width <= 64:
         return [_config(128, 2, 3), _config(64, 3, 4), _config(128, 3, 2), _config(64, 2, 4)]
     if width <= 128:
-        return [_config(128, 2, 2)]
+        return [_config(128, 2, 2), _config(128, 2, 2, 32)]
     return [_config(64, 2, 2)]
