@@ -139,24 +139,44 @@ def advance(slot, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def copy_rows(
-    target, base, stride, first, end, table, stride_block,
-    ROWS: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr,
-):  # fmt: skip
-    """Rows first … first + ROWS − 1 of a matrix into shared memory; zeros from row `end` on. With
-    PAGE, row r lies in block table[r // PAGE] at row r % PAGE."""
+    target,
+    base,
+    stride,
+    first,
+    end,
+    table,
+    stride_block,
+    ROWS: gl.constexpr,
+    D: gl.constexpr,
+    PAGE: gl.constexpr,
+    MASKED: gl.constexpr,
+):
+    """Rows first … first + ROWS − 1 of a matrix into shared memory; MASKED: zeros from row `end`
+    on. With PAGE, row r lies in block table[r // PAGE] at row r % PAGE.
+
+    Whoever copies has few registers and must not be late: whole blocks of a plain matrix take
+    three instructions for 16 bytes; the rest goes CHUNK rows at a time.
+    """
+    AT_ONCE: gl.constexpr = CHUNK if MASKED or PAGE > 0 or D > 128 else ROWS
     LANES: gl.constexpr = min(D // 8, 32)
     layout: gl.constexpr = gl.BlockedLayout(
         [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
     )
-    n = fresh(gl.arange(0, CHUNK, gl.SliceLayout(1, layout)))
+    n = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
     d = gl.arange(0, D, gl.SliceLayout(0, layout))
-    for chunk in gl.static_range(ROWS // CHUNK):
-        row = first + chunk * CHUNK + n
-        inside = row < end
+    for chunk in gl.static_range(ROWS // AT_ONCE):
+        row = first + chunk * AT_ONCE + n
         if PAGE > 0:
-            block = gl.load(table + row // PAGE, mask=inside, other=0)
+            if MASKED:
+                block = gl.load(table + row // PAGE, mask=row < end, other=0)
+            else:
+                block = gl.load(table + row // PAGE)
             rows = base + (block.to(gl.int64) * stride_block + row % PAGE * stride)
         else:
-            rows = base + (first + chunk * CHUNK).to(gl.int64) * stride + n * stride
-        part = target.slice(chunk * CHUNK, CHUNK, 0)
-        async_load(part, rows[:, None] + d[None, :], mask=inside[:, None] & (d >= 0)[None, :])
+            rows = base + (first + chunk * AT_ONCE).to(gl.int64) * stride + n * stride
+        part = target.slice(chunk * AT_ONCE, AT_ONCE, 0)
+        if MASKED:
+            inside = (row < end)[:, None] & (d >= 0)[None, :]
+            async_load(part, rows[:, None] + d[None, :], mask=inside)
+        else:
+            async_load(part, rows[:, None] + d[None, :])

@@ -28,6 +28,30 @@ from pumice.operators.flash_attention.hopper_tiles_triton import (
 
 
 @gluon.jit
+def load_block(
+    block, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
+    k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    PAGE: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """A block of keys and its values into the next slots of their rings."""
+    row = block * BLOCK_N
+    mbarrier.wait(k_empty.index(k_slot), k_phase)
+    copy_rows(
+        k_ring.index(k_slot), k_base, k_step, row, keys, pages, k_block, BLOCK_N, D, PAGE, MASKED
+    )
+    async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
+    k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+    mbarrier.wait(v_empty.index(v_slot), v_phase)
+    copy_rows(
+        v_ring.index(v_slot), v_base, v_step, row, keys, pages, v_block, BLOCK_N, DV, PAGE, MASKED
+    )
+    async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
+    v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+    return k_slot, k_phase, v_slot, v_phase
+
+
+@gluon.jit
 def load_tiles(
     given,
     D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
@@ -68,25 +92,24 @@ def load_tiles(
         mbarrier.wait(q_empty.index(q_slot), q_phase)
         for part in gl.static_range(CONSUMERS):
             rows = q_ring.index(q_slot * CONSUMERS + part)
-            copy_rows(rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0)
+            copy_rows(
+                rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0, True
+            )
         async_copy.mbarrier_arrive(q_full.index(q_slot), increment_count=False)
         q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
-        for i in range(begin, end):
-            row = (begin + end - 1 - i) * BLOCK_N
-            mbarrier.wait(k_empty.index(k_slot), k_phase)
-            copy_rows(
-                k_ring.index(k_slot), k_base, k_step, row, keys, pages, kept(stride_kb, q_start),
-                BLOCK_N, D, PAGE,
+        k_block = kept(stride_kb, q_start)
+        v_block = kept(stride_vb, q_start)
+        k_slot, k_phase, v_slot, v_phase = load_block(
+            end - 1, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
+            k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+            D, DV, BLOCK_N, STAGES, PAGE, True,
+        )  # fmt: skip
+        for i in range(begin, end - 1):
+            k_slot, k_phase, v_slot, v_phase = load_block(
+                begin + end - 2 - i, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
+                k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+                D, DV, BLOCK_N, STAGES, PAGE, False,
             )  # fmt: skip
-            async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
-            k_slot, k_phase = advance(k_slot, k_phase, STAGES)
-            mbarrier.wait(v_empty.index(v_slot), v_phase)
-            copy_rows(
-                v_ring.index(v_slot), v_base, v_step, row, keys, pages, kept(stride_vb, q_start),
-                BLOCK_N, DV, PAGE,
-            )  # fmt: skip
-            async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
-            v_slot, v_phase = advance(v_slot, v_phase, STAGES)
         found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
             turn, order, ROWS, BLOCK_S, PAGE, BOUNDED
         )
@@ -188,6 +211,7 @@ def attend_tiles(
     mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
     mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
     begun = multiply_keys(q_ring.index(PART), k_ring.index(k_slot), BLOCK_N, s_layout)
+    s = warpgroup_mma_wait(0, deps=(begun,))
     while found:
         # Looked up here, where the products below hide how long the answer takes.
         found, turn, first_next, queries_next, keys_next, q_start_next, _, head_next, _ = next_tile(
@@ -212,7 +236,6 @@ def attend_tiles(
             maximum = gl.full([64], -1e30, gl.float32, row_layout)
             total = gl.zeros([64], gl.float32, row_layout)
         acc = gl.zeros([64, DV], gl.float32, o_layout)
-        s = warpgroup_mma_wait(0, deps=(begun,))
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
         block = end - 1
@@ -274,12 +297,13 @@ def attend_tiles(
             value = gl.where(total == 0.0, float("-inf"), (maximum + gl.log2(divisor)) / LOG2_E)
             l_rows = lse + head.to(gl.int64) * kept(stride_lh, q_start) + q_start + first
             gl.store(l_rows + m, value, mask=first + m < queries)
+        # Not carried into the next round unfinished: copies of its registers would come too early.
+        s = warpgroup_mma_wait(0, deps=(begun,))
         first = first_next
         queries = queries_next
         keys = keys_next
         q_start = q_start_next
         head = head_next
-    warpgroup_mma_wait(0, deps=(begun,))
 
 
 @gluon.jit
