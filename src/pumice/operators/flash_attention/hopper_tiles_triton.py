@@ -162,9 +162,9 @@ def copy_rows(
     layout: gl.constexpr = gl.BlockedLayout(
         [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
     )
-    n = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
     d = gl.arange(0, D, gl.SliceLayout(0, layout))
     for chunk in gl.static_range(ROWS // AT_ONCE):
+        n = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
         row = first + chunk * AT_ONCE + n
         if PAGE > 0:
             if MASKED:

@@ -163,11 +163,10 @@ def attend_blocks(
         # Passes at once. Its branch keeps the assembler from moving the exponentials behind the
         # wait for the product that they run beside.
         mbarrier.wait(v_full.index(v_slot), v_phase)
-        following = gl.convert_layout(weights.to(p.dtype), p_layout)
-        acc, p, following = warpgroup_mma_wait(0, deps=(acc, p, following))
+        acc, p, weights = warpgroup_mma_wait(0, deps=(acc, p, weights))
         mbarrier.arrive(v_empty.index(v_slot), count=1)
         v_slot, v_phase = advance(v_slot, v_phase, STAGES)
-        p = following
+        p = gl.convert_layout(weights.to(p.dtype), p_layout)
         acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
     return p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase
 

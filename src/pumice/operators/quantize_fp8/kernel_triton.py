@@ -155,6 +155,11 @@ def quantize_tensor(
     if not STATIC:
         # What the pass before read last may still be in the cache: it comes first.
         program = tl.num_programs(0) - 1 - program
+    rows = (program // column_blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = (program % column_blocks) * BLOCK + tl.arange(0, BLOCK)
+    mask = (rows < T)[:, None] & (columns < width)[None, :]
+    # Asked for before the maxima, which all warps wait for.
+    value = _load(x, rows, columns, mask, width, x_stride, 0)
     if STATIC:
         step = tl.load(scale)
     else:
@@ -163,12 +168,9 @@ def quantize_tensor(
         step = scale_of(amax, LARGEST, POWER_OF_TWO)
         if program == 0:
             tl.store(scale, step)
-    rows = (program // column_blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    columns = (program % column_blocks) * BLOCK + tl.arange(0, BLOCK)
-    mask = (rows < T)[:, None] & (columns < width)[None, :]
-    value = _load(x, rows, columns, mask, width, x_stride, 0) * (1.0 / step)
     at = out + rows[:, None] * out_stride + columns[None, :]
-    tl.store(at, code_of(value, LARGEST, out.dtype.element_ty), mask=mask)
+    code = code_of(value * (1.0 / step), LARGEST, out.dtype.element_ty)
+    tl.store(at, code, mask=mask)
 
 
 @triton.jit
