@@ -91,7 +91,7 @@ def hopper_launch(
             "STAGES": config["stages"],
             "Q_STAGES": q_stages(max(dim, dim_v)),
             "BLOCK_S": sequences_at_once(sequences),
-            "REGISTERS": _registers(config, max(dim, dim_v)),
+            "REGISTERS": _registers(config, max(dim, dim_v), bool(constants["PAGE"])),
             "WINDOW": left >= 0,
             "BOUNDED": right >= 0,
             "CAP": cap > 0,
@@ -149,11 +149,13 @@ def q_stages(width: int) -> int:
     return 2 if width <= 128 else 1
 
 
-def _registers(config: Config, width: int) -> int:
-    """Of a thread that computes; the copying ones have the rest."""
+def _registers(config: Config, width: int, paged: bool) -> int:
+    """Of a thread that computes; the copying ones have the rest: more where they look blocks up."""
     if config["CONSUMERS"] == 3:
         return 160
-    return 224 if width <= 128 else 232
+    if width > 128:
+        return 232
+    return 216 if paged else 224
 
 
 def shared_bytes(config: Config, dim: int, dim_v: int) -> int:
