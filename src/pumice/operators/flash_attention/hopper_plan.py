@@ -14,8 +14,8 @@ from pumice.operators.flash_attention.triton_plan import (
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
 
-_DIMS = (64, 128, 256)
-_ROWS = 64  # of a computing warp group: the rows of its matrix instruction
+_DIMS = (128, 256)  # of 64, other tiles were measured faster
+_ROWS = 128  # of a tile: two warp groups' matrix instructions
 _FEW = 48  # queries of a sequence that leave most of a tile empty
 
 
@@ -35,7 +35,7 @@ def hopper_fault(
                 "its steps must be multiples of that"
             )
     if rows <= _FEW:
-        return f"{rows} queries a sequence leave most of a tile of {2 * _ROWS} rows empty"
+        return f"{rows} queries a sequence leave most of a tile of {_ROWS} rows empty"
     if not hopper_tiles(target, *dims):
         return f"q, keys and values of sizes {dims} do not fit {target.name}'s shared memory"
     return None
@@ -60,8 +60,9 @@ def hopper_launch(
 ) -> Launch:
     """The launch; arguments and constants: what plain and paged attention name differently."""
     tokens, heads, dim = q.shape
-    tiles = tokens // (_ROWS * config["CONSUMERS"]) + sequences
-    section = config["SECTION"] if heads % config["SECTION"] == 0 else heads
+    tiles = tokens // _ROWS + sequences
+    wanted = config["SECTION"] or heads
+    section = wanted if heads % wanted == 0 else heads
     scale, cap = logit_scales(attrs, dim)
     left, right = attrs.get("window_left", -1), attrs.get("window_right", -1)
     right = 0 if attrs.get("causal") else right
@@ -86,12 +87,11 @@ def hopper_launch(
             **constants,
             "D": dim,
             "DV": dim_v,
-            "CONSUMERS": config["CONSUMERS"],
             "BLOCK_N": config["BLOCK_N"],
             "STAGES": config["stages"],
             "Q_STAGES": q_stages(max(dim, dim_v)),
             "BLOCK_S": sequences_at_once(sequences),
-            "REGISTERS": _registers(config, max(dim, dim_v), bool(constants["PAGE"])),
+            "REGISTERS": _registers(max(dim, dim_v), bool(constants["PAGE"])),
             "WINDOW": left >= 0,
             "BOUNDED": right >= 0,
             "CAP": cap > 0,
@@ -149,10 +149,8 @@ def q_stages(width: int) -> int:
     return 2 if width <= 128 else 1
 
 
-def _registers(config: Config, width: int, paged: bool) -> int:
+def _registers(width: int, paged: bool) -> int:
     """Of a thread that computes; the copying ones have the rest: more where they look blocks up."""
-    if config["CONSUMERS"] == 3:
-        return 160
     if width > 128:
         return 232
     return 216 if paged else 224
@@ -160,19 +158,13 @@ def _registers(config: Config, width: int, paged: bool) -> int:
 
 def shared_bytes(config: Config, dim: int, dim_v: int) -> int:
     """Of queries, the rings of keys and values, and the rows that are written, with barriers."""
-    rows = config["CONSUMERS"] * _ROWS
-    queries = q_stages(max(dim, dim_v)) * rows * dim
-    return 2 * (queries + config["stages"] * config["BLOCK_N"] * (dim + dim_v)) + rows * dim_v + 256
-
-
-def _config(n: int, consumers: int, stages: int, section: int = 8) -> Config:
-    return {"BLOCK_N": n, "CONSUMERS": consumers, "stages": stages, "SECTION": section}
+    queries = q_stages(max(dim, dim_v)) * _ROWS * dim
+    keys = config["stages"] * config["BLOCK_N"] * (dim + dim_v)
+    return 2 * (queries + keys) + _ROWS * dim_v + 256
 
 
 def _tiles(width: int) -> list[Config]:
-    """BLOCK_N keys at a time; CONSUMERS warp groups; stages of the rings; heads of a section."""
-    if width <= 64:
-        return [_config(128, 2, 3), _config(64, 3, 4), _config(128, 3, 2), _config(64, 2, 4)]
-    if width <= 128:
-        return [_config(128, 2, 2), _config(128, 2, 2, 32)]
-    return [_config(64, 2, 2)]
+    """BLOCK_N keys at a time; stages of the rings; SECTION: heads that are worked on together, 0
+    all: few share more of the cache, but tiles of unlike length are spread less evenly."""
+    n = 128 if width <= 128 else 64
+    return [{"BLOCK_N": n, "stages": 2, "SECTION": section} for section in (0, 4)]

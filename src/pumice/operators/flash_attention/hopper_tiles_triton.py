@@ -151,9 +151,8 @@ def copy_rows(
     PAGE: gl.constexpr,
     MASKED: gl.constexpr,
 ):
-    """Rows first … first + ROWS − 1 of a matrix into shared memory. MASKED: from row `end` on the
-    last one again, which nobody looks at; zeros when there is none. With PAGE, row r lies in block
-    table[r // PAGE] at row r % PAGE.
+    """Rows first … first + ROWS − 1 of a matrix into shared memory; MASKED: zeros from row `end`
+    on. With PAGE, row r lies in block table[r // PAGE] at row r % PAGE.
 
     Whoever copies has few registers and must not be late: whole blocks of a plain matrix take
     three instructions for 16 bytes; the rest goes CHUNK rows at a time.
@@ -163,25 +162,21 @@ def copy_rows(
     layout: gl.constexpr = gl.BlockedLayout(
         [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
     )
+    n = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
     d = gl.arange(0, D, gl.SliceLayout(0, layout))
     for chunk in gl.static_range(ROWS // AT_ONCE):
-        row = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
-        some = row * 0 + end > 0
-        start = first + chunk * AT_ONCE
-        if MASKED:
-            row = gl.minimum(row, end - 1 - start)
+        row = first + chunk * AT_ONCE + n
         if PAGE > 0:
-            row += start
             if MASKED:
-                block = gl.load(table + row // PAGE, mask=some, other=0)
+                block = gl.load(table + row // PAGE, mask=row < end, other=0)
             else:
                 block = gl.load(table + row // PAGE)
             rows = base + (block.to(gl.int64) * stride_block + row % PAGE * stride)
         else:
-            rows = base + start.to(gl.int64) * stride + row * stride
+            rows = base + (first + chunk * AT_ONCE).to(gl.int64) * stride + n * stride
         part = target.slice(chunk * AT_ONCE, AT_ONCE, 0)
         if MASKED:
-            inside = some[:, None] & (d >= 0)[None, :]
+            inside = (row < end)[:, None] & (d >= 0)[None, :]
             async_load(part, rows[:, None] + d[None, :], mask=inside)
         else:
             async_load(part, rows[:, None] + d[None, :])

@@ -26,6 +26,8 @@ from pumice.operators.flash_attention.hopper_tiles_triton import (
     next_tile,
 )
 
+CONSUMERS = gl.constexpr(2)  # warp groups that compute
+
 
 @gluon.jit
 def load_block(
@@ -54,7 +56,7 @@ def load_block(
 @gluon.jit
 def load_tiles(
     given,
-    D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
+    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
     WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
 ):  # fmt: skip
@@ -92,9 +94,7 @@ def load_tiles(
         mbarrier.wait(q_empty.index(q_slot), q_phase)
         for part in gl.static_range(CONSUMERS):
             rows = q_ring.index(q_slot * CONSUMERS + part)
-            copy_rows(
-                rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0, True
-            )
+            copy_rows(rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0, True)
         async_copy.mbarrier_arrive(q_full.index(q_slot), increment_count=False)
         q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
         k_block = kept(stride_kb, q_start)
@@ -182,7 +182,7 @@ def multiply_keys(q_rows, keys, BLOCK_N: gl.constexpr, s_layout: gl.constexpr):
 def attend_tiles(
     given,
     PART: gl.constexpr, SINKS: gl.constexpr, LSE: gl.constexpr,
-    DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,
     BOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
@@ -311,7 +311,7 @@ def flash_attention_hopper(
     stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_ot, stride_oh, stride_lh, stride_table,
     sequences, tiles, total, group, section, share, scale, cap, left, right,
-    D: gl.constexpr, DV: gl.constexpr, CONSUMERS: gl.constexpr, BLOCK_N: gl.constexpr,
+    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
     REGISTERS: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
@@ -352,31 +352,14 @@ def flash_attention_hopper(
         q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     # Constants stay constants in tuples only where they are written down.
-    if CONSUMERS == 2:
-        gl.warp_specialize(
-            [
-                (attend_tiles, (attend, 0, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
-                (attend_tiles, (attend, 1, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
-                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
-                              WINDOW, BOUNDED)),
-            ],
-            [4, 4],
-            [REGISTERS, 504 - 2 * REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (attend_tiles, (attend, 0, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
-                (attend_tiles, (attend, 1, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
-                (attend_tiles, (attend, 2, SINKS, LSE, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES,
-                                BLOCK_S, PAGE, WINDOW, BOUNDED, CAP)),
-                (load_tiles, (load, D, DV, CONSUMERS, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
-                              WINDOW, BOUNDED)),
-            ],
-            [4, 4, 4],
-            [REGISTERS, REGISTERS, 512 - 3 * REGISTERS],
-        )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (attend_tiles, (attend, 0, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
+                            WINDOW, BOUNDED, CAP)),
+            (attend_tiles, (attend, 1, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
+                            WINDOW, BOUNDED, CAP)),
+            (load_tiles, (load, D, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE, WINDOW, BOUNDED)),
+        ],
+        [4, 4],
+        [REGISTERS, 504 - 2 * REGISTERS],
+    )  # fmt: skip
