@@ -24,6 +24,24 @@ class Epilogue:
         self.k, self.rows, self.scaled = k, rows, scaled
         self.bias, self.residual = bias, residual
 
+    def store_whole(
+        self, values: list[Any], token: Any, block: Any, tokens: int, blocks: int
+    ) -> None:
+        """As `store`, with a copy for tiles that lie within N, which go from registers to memory:
+        worth its code where nearly all do, and many pass."""
+        r, n = self.rows, self.k["N"]
+        first = let(block * r)
+        with when(first + blocks * r <= n):
+            for m in range(tokens):
+                scale = splat(self.k["x_scales"][token + m], r) if self.scaled else None
+                for b in range(blocks):
+                    value = values[m * blocks + b]
+                    row = let(first + b * r)
+                    total = value if scale is None else value * scale
+                    self._write(total, row, let((token + m) * n + row), r)
+        with when(first + blocks * r > n):
+            self.store(values, token, block, tokens, blocks)
+
     def store(self, values: list[Any], token: Any, block: Any, tokens: int, blocks: int) -> None:
         """values: token-major vectors of `rows` sums; only rows below N are written."""
         r = self.rows
@@ -57,7 +75,9 @@ class Epilogue:
                 size //= 2
 
     def _put(self, tile: Any, source: Any, row: Any, where: Any, lanes: int) -> None:
-        total = load(tile, source, lanes)
+        self._write(load(tile, source, lanes), row, where, lanes)
+
+    def _write(self, total: Any, row: Any, where: Any, lanes: int) -> None:
         if self.bias:
             total = total + load(self.k["bias"], row, lanes)
         if self.residual:
