@@ -44,6 +44,8 @@ class Sampler:
         best = logits.argmax(axis=1)  # the first of equals, and the first NaN
         finite = np.isfinite(logits[np.arange(len(best)), best])
         tokens = np.where(finite, best, NOT_FINITE)
+        if all(state.plain for state in states):
+            return tokens.tolist(), None
         drawn: list[int] = []
         for i in np.flatnonzero(finite).tolist():
             state = states[i]
