@@ -45,7 +45,8 @@ class Sampler:
         finite = np.isfinite(logits[np.arange(len(best)), best])
         tokens = np.where(finite, best, NOT_FINITE)
         if all(state.plain for state in states):
-            return tokens.tolist(), None
+            greedy: list[int] = tokens.tolist()
+            return greedy, None
         drawn: list[int] = []
         for i in np.flatnonzero(finite).tolist():
             state = states[i]
