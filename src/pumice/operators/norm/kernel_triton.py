@@ -61,6 +61,7 @@ def norm_rows(
     QUANTIZE: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -79,7 +80,7 @@ def norm_rows(
     value = _affine(value * factor[:, None], weight, bias, weights, shifts)
     store_row_codes(
         value, out, scales, rows, 0, T, H, out_stride, scales_stride, factor,
-        False, QUANTIZE, LARGEST, POWER_OF_TWO, ROWS, BLOCK,
+        False, QUANTIZE, LARGEST, POWER_OF_TWO, BITWISE, ROWS, BLOCK,
     )  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def norm_loop(
     QUANTIZE: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
@@ -155,5 +157,5 @@ def norm_loop(
         value = tl.where(inside[None, :], value, 0.0)
         store_row_codes(
             value, out, scales, rows, first, T, H, out_stride, scales_stride, amax,
-            True, QUANTIZE, LARGEST, POWER_OF_TWO, 1, BLOCK,
+            True, QUANTIZE, LARGEST, POWER_OF_TWO, BITWISE, 1, BLOCK,
         )  # fmt: skip

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from pumice.operators.quantize_fp8.device_triton import code_of, scale_of, store_row_codes
+from pumice.operators.triton.float8_triton import widen
 
 
 @triton.jit
@@ -52,6 +53,7 @@ def map_tiles(
     QUANTIZE: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -71,7 +73,7 @@ def map_tiles(
         value = _load(x, rows, columns, mask, width, x_stride, ACTIVATION)
     store_row_codes(
         value, out, scales, rows, first, T, width, out_stride, scales_stride, amax,
-        GIVEN, QUANTIZE, LARGEST, POWER_OF_TWO, ROWS, BLOCK,
+        GIVEN, QUANTIZE, LARGEST, POWER_OF_TWO, BITWISE, ROWS, BLOCK,
     )  # fmt: skip
 
 
@@ -88,6 +90,7 @@ def map_loop(
     ACTIVATION: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One scale a row of any width: a pass for the greatest value, another for the codes."""
@@ -104,7 +107,7 @@ def map_loop(
         value = _load(x, rows, columns, mask, width, x_stride, ACTIVATION)
         store_row_codes(
             value, out, scales, rows, first, T, width, out_stride, scales_stride, amax,
-            True, 1, LARGEST, POWER_OF_TWO, 1, BLOCK,
+            True, 1, LARGEST, POWER_OF_TWO, BITWISE, 1, BLOCK,
         )  # fmt: skip
 
 
@@ -146,6 +149,7 @@ def quantize_tensor(
     STATIC: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     PARTIALS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -169,7 +173,7 @@ def quantize_tensor(
         if program == 0:
             tl.store(scale, step)
     at = out + rows[:, None] * out_stride + columns[None, :]
-    code = code_of(value * (1.0 / step), LARGEST, out.dtype.element_ty)
+    code = code_of(value * (1.0 / step), LARGEST, out.dtype.element_ty, BITWISE)
     tl.store(at, code, mask=mask)
 
 
@@ -186,6 +190,7 @@ def dequantize_tiles(
     out_stride,
     row_group,
     column_group,
+    BITWISE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -196,6 +201,6 @@ def dequantize_tiles(
     mask = (rows < T)[:, None] & (columns < width)[None, :]
     code = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask=mask, other=0.0)
     at = (rows // row_group)[:, None] * scales_stride + (columns // column_group)[None, :]
-    value = code.to(tl.float32) * tl.load(scales + at, mask=mask, other=0.0)
+    value = widen(code, tl.float32, BITWISE) * tl.load(scales + at, mask=mask, other=0.0)
     at = out + rows[:, None] * out_stride + columns[None, :]
     tl.store(at, value.to(out.dtype.element_ty), mask=mask)

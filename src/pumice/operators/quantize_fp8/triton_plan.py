@@ -13,6 +13,7 @@ from pumice.operators.quantize_fp8.rows import (
     dtype_reason,
     quantize_reason,
 )
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import (
     Config,
     Launch,
@@ -81,12 +82,13 @@ def tile_configs(rows: int, width: int, target: Target) -> list[Config]:
     return found
 
 
-def quantize_constants(problem: Problem) -> dict[str, Any]:
+def quantize_constants(problem: Problem, target: Target) -> dict[str, Any]:
     mode = problem.attrs.get("quantize")
     return {
         "QUANTIZE": MODES[mode],
         "LARGEST": LARGEST[problem.attrs["out_dtype"]] if mode else 0.0,
         "POWER_OF_TWO": bool(problem.attrs.get("power_of_two")),
+        "BITWISE": bitwise(problem["out"].dtype, target),
     }
 
 
@@ -146,7 +148,7 @@ class MapTiles:
         block = config.get("block", max(next_power_of_2(width), GROUP))
         blocks = cdiv(width, block)
         arguments["column_blocks"] = blocks
-        constants |= quantize_constants(problem)
+        constants |= quantize_constants(problem, target)
         constants |= {"ACTIVATION": self.activation(problem)}
         constants |= {"ROWS": config["rows"], "BLOCK": block}
         grid = (cdiv(rows, config["rows"]) * blocks, 1, 1)
@@ -183,7 +185,7 @@ class MapLoop:
         if rows == 0 or width == 0:
             return Plan(())
         arguments, constants = row_arguments(problem)
-        constants |= quantize_constants(problem)
+        constants |= quantize_constants(problem, target)
         del constants["QUANTIZE"]
         constants |= {"ACTIVATION": self.activation(problem), "BLOCK": config["block"]}
         return Plan(
@@ -222,6 +224,7 @@ class QuantizeTensor:
         constants: dict[str, Any] = {
             "STATIC": static, "LARGEST": LARGEST[problem.attrs["out_dtype"]],
             "POWER_OF_TWO": bool(problem.attrs.get("power_of_two")),
+            "BITWISE": bitwise(problem["out"].dtype, target),
             "PARTIALS": next_power_of_2(partials), **tile,
         }  # fmt: skip
         arguments: dict[str, str | int | float] = {
@@ -275,7 +278,10 @@ class DequantizeTiles:
         }  # fmt: skip
         for name in ("x", "scales", "out"):
             arguments[f"{name}_stride"] = problem[name].stride[0]
-        constants = {"ROWS": config["rows"], "BLOCK": config["block"]}
+        constants = {
+            "BITWISE": bitwise(problem["x"].dtype, target),
+            "ROWS": config["rows"], "BLOCK": config["block"],
+        }  # fmt: skip
         grid = (cdiv(rows, config["rows"]) * blocks, 1, 1)
         return Plan(
             (Launch(dequantize_tiles, grid, arguments, constants, num_warps=config["warps"]),)
