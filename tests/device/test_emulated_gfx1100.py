@@ -8,6 +8,8 @@ from emulated_cases import all_pass, cases_for
 
 from pumice.operators.registry import GPU_OPERATORS
 
+pytestmark = pytest.mark.timeout(900)  # many are compiled one after the other
+
 
 @pytest.mark.parametrize("name", GPU_OPERATORS)
 def test_every_case(name: str) -> None:
