@@ -14,6 +14,8 @@ from pumice.weights.hub import resolve
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 # Triton's own place, shared by all tests: a command would take one below its --cache-dir.
 os.environ.setdefault("TRITON_CACHE_DIR", str(Path.home() / ".triton" / "cache"))
+# A sixth of the time of compiling; the instructions are the same (test_triton_line_info.py).
+os.environ.setdefault("TRITON_DISABLE_LINE_INFO", "1")
 
 
 @pytest.fixture(scope="session")

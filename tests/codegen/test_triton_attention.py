@@ -82,7 +82,7 @@ def test_rope(name: str) -> None:
 
 def compile_favourite(target: Target, operator: str, label: str) -> None:
     case = problem(operator, label)
-    (kernel,) = triton_kernels_of(operator)
+    (kernel,) = (k for k in triton_kernels_of(operator) if not k.name.endswith(".hopper"))
     config = kernel.configs(case, target)[0]
     binaries = compiled(kernel, case, target, config)
     # Sixteen rows are too few for a warpgroup's product.

@@ -64,9 +64,12 @@ def test_plain_arithmetic_is_the_same_template(name: str) -> None:
 
 
 def test_every_register_tile() -> None:
+    """Of the panel, which hosts with wide tiles have in plain arithmetic only."""
     kernel = LinearInt8()
+    kernel.generic = True
     call = linear_call(get_format("q4_1"), attrs(get_format("q4_1")), "int8", host_target())
-    for config in kernel.configs(call, host_target())[2:]:
+    for tokens, blocks in ((2, 2), (4, 2)):
+        config = {"tokens": tokens, "blocks": blocks}
         check(LinearRunner(kernel, call, config), get_spec("linear").tolerance["int8"], 4)
 
 
@@ -118,23 +121,26 @@ def test_reasons() -> None:
     assert "float32" in str(kernel.supports(exact, host_target()))
 
 
-def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+@pytest.mark.parametrize("added", [(), ("bias",), ("residual",), ("bias", "residual")], ids=str)
+def test_a_row_does_not_depend_on_the_rows_beside_it(added: tuple[str, ...]) -> None:
     """Bit for bit, by every path that few and many tokens take."""
     rng = np.random.default_rng(8)
     fmt = get_format("q4_1")
-    call = linear_call(
-        fmt, {**attrs(fmt), "bias": False, "residual": False}, "int16", host_target()
-    )
+    terms = {name: name in added for name in ("bias", "residual")}
+    call = linear_call(fmt, {**attrs(fmt), **terms}, "int16", host_target())
     runner = LinearRunner(LinearInt8(), call)
     n, k, most = 33, 160, 130
     packed, _ = random_weight(rng, fmt, n, k, host_target())
     quantized = quantize_rows(rng.standard_normal((most, k)).astype(np.float32), planes=2)
+    bias, residual = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
     first = []
     for tokens in (1, 2, 5, 16, 30, 70, 130):
         rows = -(-tokens // 8) * 8
         out = Output((rows, n), "float32")
         inputs = {name: array[:rows] for name, array in quantized.items()}
         inputs = {name: np.resize(array, (rows, array.shape[1])) for name, array in inputs.items()}
+        more = {"bias": bias, "residual": np.tile(residual, (rows, 1))}
+        inputs |= {name: more[name] for name in added}
         runner.run({**inputs, **packed}, {"out": out}, {"T": tokens, "N": n, "K": k})
         first.append(out.array[0])
     for row in first[1:]:

@@ -1,16 +1,12 @@
-"""Every Triton operator's machine code for AMD's GPUs, executed on emulated cards that look for
-races, accesses out of bounds and NaN, and judged as `pumice verify` does.
-
-RDNA3, CDNA3 and RDNA4 run the smallest case of every kernel, and take turns over larger ones; the
-other architectures take turns over the operators. `pumice verify --target ARCH --all` runs all
-cases.
-"""
+"""Operators' machine code on the emulated architectures that do not run every case
+(test_emulated_gfx*.py do), and what shows that those tests can fail."""
 
 from __future__ import annotations
 
+import emulated_cases
 import numpy as np
 import pytest
-from emulated_cases import full_cases, passes, smallest
+from emulated_cases import ARCHS, IN_TURNS, all_pass, cases_of_kernel, passes, smallest, turn_of
 
 from pumice.operators.gemm.product import of_problem
 from pumice.operators.gemm.triton_plan import GemmTiled
@@ -19,29 +15,7 @@ from pumice.operators.triton.plan import Config, Plan, Problem
 from pumice.targets import Target
 from pumice.verify.verify import case_at
 
-ARCHS = ("gfx1100", "gfx942", "gfx1201")
 OTHERS = ("gfx90a", "gfx950", "gfx1151", "gfx1200")
-
-
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", GPU_OPERATORS)
-def test_every_kernel(name: str, arch: str) -> None:
-    ran = [
-        passes(found, arch) for k in triton_kernels_of(name) if (found := smallest(name, k, arch))
-    ]
-    assert ran, f"{name} has no kernel for {arch}"
-
-
-@pytest.mark.parametrize("at", range(len(GPU_OPERATORS)), ids=list(GPU_OPERATORS))
-def test_a_larger_case(at: int) -> None:
-    """The second smallest that the favourite kernel takes; the cards take turns."""
-    name, arch = list(GPU_OPERATORS)[at], ARCHS[at % len(ARCHS)]
-    for kernel in triton_kernels_of(name):
-        found = full_cases(name, kernel, arch)
-        if found:
-            passes(found[min(1, len(found) - 1)], arch)
-            return
-    pytest.fail(f"{name} has no kernel for {arch}")
 
 
 @pytest.mark.parametrize("at", range(len(GPU_OPERATORS)), ids=list(GPU_OPERATORS))
@@ -85,10 +59,28 @@ def test_every_operator_has_a_kernel_everywhere() -> None:
             assert any(smallest(name, kernel, arch) for kernel in kernels), (name, arch)
 
 
-def test_a_wrong_reference_is_noticed() -> None:
+def test_every_case_runs_on_some_card() -> None:
+    """Those in turns on one, the others on all that have what they need."""
+    kernels = {kernel.name: (name, kernel) for name in GPU_OPERATORS
+               for kernel in triton_kernels_of(name)}  # fmt: skip
+    for kernel_name, indices in IN_TURNS.items():
+        name, kernel = kernels[kernel_name]
+        for index in indices:
+            assert turn_of(name, kernel, index) in ARCHS, (kernel_name, index)
+    for name, kernel in kernels.values():
+        taken = {case.index for arch in ARCHS for case in cases_of_kernel(name, kernel, arch)}
+        ran = {case.index for arch in ARCHS for case in emulated_cases.cases_for(name, arch)
+               if case.kernel.name == kernel.name}  # fmt: skip
+        assert taken == ran, kernel.name
+
+
+def test_a_wrong_reference_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = triton_kernels_of("softmax")[0]
     case = smallest("softmax", kernel, "gfx1100")
     assert case is not None
     right = case.spec.reference(case.attrs, case.inputs)
     with pytest.raises(AssertionError, match="error"):
         passes(case, "gfx1100", expected={name: 1.1 * value for name, value in right.items()})
+    monkeypatch.setattr(emulated_cases, "judge", lambda *_: (0.5, 0.1))
+    with pytest.raises(AssertionError, match=f"{kernel.name} case {case.index}: error 5.00e-01"):
+        all_pass([case], "gfx1100")

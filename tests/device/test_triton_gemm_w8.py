@@ -1,4 +1,4 @@
-"""gemm_w8 in Triton's interpreter and on the emulated GPU, against float64."""
+"""gemm_w8 in Triton's interpreter, against float64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from triton_cases import check, runs
-from triton_emulated import check_emulated
 from triton_harness import make_problem
 
 from pumice.operators.gemm_w8.spec import SPEC
@@ -17,22 +16,11 @@ from pumice.targets import get_target
 
 HOPPER = get_target("sm_90")
 RUNS = list(runs(SPEC, (HOPPER,)))
-EMULATED = [
-    run
-    for arch, cases in (("gfx942", ("3", "14", "15")), ("gfx1100", ("10", "11", "12", "16")))
-    for run in runs(SPEC, (get_target(arch),))
-    if run[0].split("-")[1] in cases
-]
 
 
 @pytest.mark.parametrize("run", RUNS, ids=[run[0] for run in RUNS])
 def test_case(run: Any) -> None:
     check(SPEC, *run[1:])
-
-
-@pytest.mark.parametrize("run", EMULATED, ids=[f"{run[4].name}-{run[0]}" for run in EMULATED])
-def test_compiled_for_amd(run: Any) -> None:
-    check_emulated(SPEC, *run[1:])
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ class Compiled:
         **options: Any,
     ) -> None:
         target = get_target(emulated) if emulated else detect_cpu()
+        if emulated:  # so few kernels are compiled here before other processes have started
+            options.setdefault("workers", 1)
         compile_model(source, target=target, output=folder, options=CompileOptions(**options))
         self.size = options.get("block_size", 32)
         each = -(-context // self.size)

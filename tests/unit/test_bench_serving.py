@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from serving_fake import FakeServer
 from typer.testing import CliRunner
 
+from pumice.bench.http_client import Answer, Client
 from pumice.bench.serving import Measurement, Objective, Outcome, Point, Prompt
 from pumice.bench.serving_client import Endpoint, first_model, server_url
 from pumice.bench.serving_load import measure, parse_points, warm_up
@@ -116,6 +118,95 @@ def test_nobody_there() -> None:
         asyncio.run(warm_up(endpoint, [Prompt("x", 1)]))
     with pytest.raises(DeviceError, match="does not answer"):
         asyncio.run(first_model(endpoint))
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+async def one_request(answer: bytes, *, timeout: float = 5, close: bool = False) -> Answer:
+    """What a client has of a server that sends these bytes for any request."""
+
+    tasks: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.current_task())
+        await reader.readuntil(b"\r\n\r\n")
+        for i in range(0, len(answer), 7):
+            writer.write(answer[i : i + 7])
+            await writer.drain()
+        if not close:
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with Client(f"http://127.0.0.1:{port}/base", {}, timeout) as client:
+            had = await client.request("GET", "/x")
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        return had
+
+
+@pytest.mark.parametrize(
+    ("sent", "body", "error"),
+    [
+        (CHUNKED + b"5\r\nhello\r\n0\r\n\r\n", b"hello", None),
+        (CONTINUE + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", b"hi", None),
+        (CHUNKED + b"5\r\nhel", b"hel", "closed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome", b"some", "closed"),
+        (b"SMTP ready\r\n", b"", "no HTTP"),
+        (b"", b"", "closed"),
+    ],
+)  # fmt: skip
+def test_what_a_client_has_of_an_answer(sent: bytes, body: bytes, error: str | None) -> None:
+    answer = asyncio.run(one_request(sent, close=error is not None))
+    assert answer.body == body and answer.whole == (error is None)
+    assert error is None if answer.error is None else str(error) in answer.error
+
+
+def test_a_silent_server_is_not_waited_for() -> None:
+    answer = asyncio.run(one_request(b"HTTP/1.1 200 OK\r\n", timeout=0.2))
+    assert not answer.whole and answer.error == "nothing came for 0.2 s"
+
+
+def test_a_client_uses_its_connections_again() -> None:
+    seen: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(asyncio.current_task())
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert b"\r\nHost: 127.0.0.1:" in head and head.startswith(b"POST /x HTTP/1.1")
+                assert await reader.readexactly(2) == b"{}"
+                close = b"Connection: close\r\n" if len(seen) == 2 else b""
+                writer.write(b"HTTP/1.1 204 No Content\r\n" + close + b"\r\n")
+        writer.close()
+
+    async def ask() -> list[Answer]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            async with Client(f"http://127.0.0.1:{port}", {}, 5) as client:
+                first = [await client.request("POST", "/x", b"{}") for _ in range(3)]
+                assert len(seen) == 1
+                both = [client.request("POST", "/x", b"{}") for _ in range(2)]
+                answers = first + list(await asyncio.gather(*both))
+            await asyncio.gather(*filter(None, seen))
+            return answers
+
+    answers = asyncio.run(ask())
+    assert [a.status for a in answers] == [204] * 5 and all(a.whole for a in answers)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("url", ["http://", "http://x:port", "http://x:99999"])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(UsageError, match="no URL"):
+        Client(url, {}, 1)
+    with pytest.raises(UsageError, match="Authorization"):
+        Client("http://x", {"Authorization": "Bearer a\r\nb"}, 1)
 
 
 def test_random_prompts() -> None:

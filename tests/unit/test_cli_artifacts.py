@@ -75,6 +75,14 @@ def test_what_agrees_is_no_change() -> None:
         check_artifact_options("m", manifest, activations="int8")
 
 
+@pytest.mark.parametrize("command", ["chat", "run", "serve", "inspect"])
+def test_a_context_that_is_too_long(command: str, toy: Path) -> None:
+    """Whether or not the artifact's device is here."""
+    result = run(command, "--model", toy, "--context", "1025")
+    assert result.exit_code == 5, result.output
+    assert "1,025 tokens was asked for; 1,024 are allowed" in result.stderr
+
+
 def test_from_python(toy: Path) -> None:
     with pytest.raises(UsageError, match="--quant q8f16 cannot change"):
         api.Engine(str(toy), quantization="q8f16")
@@ -118,7 +126,7 @@ def test_a_model_without_a_tokenizer(command: str, tmp_path: Path) -> None:
 )
 def test_defaults_of_a_target(target: str, tokens: int, activations: str, tmp_path: Path) -> None:
     """The same by every command: an artifact that one compiles is found by the others."""
-    request = ModelRequest("m", target=target, cache_dir=tmp_path).settled()
+    request = ModelRequest("m", target=target, cache_dir=tmp_path).settled(runs=False)
     settings = request.prepare_settings()
     assert (settings.max_tokens, settings.activations) == (tokens, activations)
 

@@ -22,6 +22,7 @@ from pumice.runtime.devices.driver.library import Driver
 from pumice.runtime.devices.driver.memory import MemoryInfo
 from pumice.runtime.devices.driver.properties import DeviceProperties
 from pumice.runtime.found_devices import DriverReport
+from pumice.targets import get_target
 
 GB = 10**9
 Machine = Callable[..., None]
@@ -179,6 +180,32 @@ def test_what_is_named_is_not_chosen(machine: Machine) -> None:
     found = settle("auto", "Native", cpu_only="--threads 2 is for the CPU")
     assert (found.device, found.line) == ("cpu", "on the CPU: --threads 2 is for the CPU")
     assert all(not s.line for s in (settle("cpu"), settle("rocm:1"), settle("auto", "sm_90")))
+
+
+def test_a_target_needs_its_card_where_the_model_runs(machine: Machine, tmp_path: Path) -> None:
+    """Said before the model is fetched or compiled; `compile` takes any target."""
+    machine(card(0, "gfx1201", 16), card(1, "gfx1100", 24))
+    assert gpu_load.device_for(get_target("gfx1100")) == "rocm:1"
+    assert gpu_load.device_for(get_target("gfx1100"), "rocm:1") == "rocm:1"
+    for command in (["chat", "-p", "x"], ["run", "x"], ["bench"], ["serve", "--port", "0"]):
+        for more, status, said in (
+            (["--target", "gfx1102"], 10, "(Radeon RX 7600, RX 7600 XT)) does not run on rocm:1"),
+            (["--target", "gfx1100", "--device", "rocm:0"], 2, "does not run on rocm:0 (card 0"),
+            (["--target", "sm_90"], 10, "Hopper (H100, H200)) is what the model would run on"),
+            (["--target", "sm_90"], 10, "This machine has the CPU, rocm:0 card 0"),
+        ):
+            arguments = [*command, *more, "-m", "missing.gguf", "--cache-dir", str(tmp_path)]
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == status and said in result.stderr, result.output
+    result = CliRunner().invoke(app, ["compile", "-m", "missing.gguf", "--target", "sm_90"])
+    assert result.exit_code == 3, result.output
+
+
+def test_a_target_on_an_emulated_card() -> None:
+    name = "rocm:emulated-gfx942"
+    assert gpu_load.device_for(get_target("gfx942"), name) == name
+    with pytest.raises(UsageError, match=r"gfx1100 .* does not run on rocm:0 \(AMD Instinct"):
+        gpu_load.device_for(get_target("gfx1100"), name)
 
 
 def test_an_api_alone_is_its_freest_device(machine: Machine) -> None:

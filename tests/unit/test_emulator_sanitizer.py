@@ -22,6 +22,12 @@ from pumice.errors import (
     UsageError,
 )
 
+
+@pytest.fixture(autouse=True)
+def line_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_DISABLE_LINE_INFO")
+
+
 SOFTMAX = (("x", "*fp32"), ("out", "*fp32"), ("n", "i32"), ("stride", "i32"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -152,6 +153,22 @@ def test_a_head_that_drips_in_is_not_waited_for() -> None:
                 client.sendall(b"X-A: b\r\n")
                 time.sleep(0.05)
         client.close()
+
+
+def test_a_head_without_an_end_is_refused() -> None:
+    with live() as server:
+        client = connect(server)
+        client.sendall(b"GET /health HTTP/1.1\r\n")
+        try:
+            for i in range(4000):
+                client.sendall(b"X-%d: %s\r\n" % (i, b"a" * 100))
+        except OSError:  # it was closed meanwhile
+            pass
+        with contextlib.suppress(ConnectionResetError):
+            answer = client.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 400 ") and b"too large" in answer
+        client.close()
+        assert httpx.get(server.url + "/health").status_code == 200
 
 
 def test_a_connection_serves_several_requests() -> None:

@@ -303,3 +303,12 @@ def test_figures() -> None:
     ):
         assert line in text, line
     assert "pumice_engine_batch_size_histogram_bucket" in text
+    latency = 'pumice_inter_token_latency_seconds_{}{{{}model_name="toy"}} '
+    counts = [
+        float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith("pumice_inter_token_latency_seconds_bucket")
+    ]
+    assert counts == sorted(counts) and counts[-1] > 0
+    assert latency.format("count", "") + str(counts[-1]) in text
+    assert latency.format("bucket", 'le="1.0",') in text

@@ -49,9 +49,9 @@ def _artifact(request: ModelRequest, arch: str, tests: Sequence[ModelTest]) -> P
     from pumice.prepare import is_artifact
 
     if is_artifact(request.model):
-        request.check()
+        replace(request, context=None).check()
         return Path(request.model)
-    request = replace(request, target=arch, context=None).settled()
+    request = replace(request, target=arch, context=None).settled(runs=False)
     settings = request.prepare_settings()
     batch = max(test.batch for test in tests)
     settings = replace(

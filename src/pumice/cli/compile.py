@@ -109,7 +109,7 @@ def command(
             f"{name} is an artifact already; compile takes the model that it was made from",
             hint=f"`pumice inspect {name}` shows what it is.",
         )
-    request = request.settled()
+    request = request.settled(runs=False)
     prepared = request.prepare_settings()
     if not weights:
         check_gpu_target(prepared.target, "--no-weights")

@@ -71,6 +71,7 @@ class ModelRequest:
 
         device = parse_device(self.device)
         api = "" if device == "auto" else device.partition(":")[0]
+        longest, whose = self.context or 1, ""
         if is_artifact(self.model):
             manifest = Manifest.load(Path(self.model) / "manifest.json")
             check_artifact_options(
@@ -81,6 +82,7 @@ class ModelRequest:
                 activations=self.activations,
             )
             api = str(manifest.target["api"])
+            longest, whose = manifest.model.context_length, "the model's own"
         else:
             api = self._check_target(device, api)
         if self.quantization is not None:
@@ -88,7 +90,7 @@ class ModelRequest:
 
             get_format(self.quantization)
         if self.context is not None:
-            check_context(self.context, self.context, "")
+            check_context(self.context, longest, whose)
         if self.threads is not None:
             from pumice.runtime.devices.cpu import CpuDevice
 
@@ -125,12 +127,14 @@ class ModelRequest:
     def _native(self) -> bool:
         return self.target is None or self.target.lower() == "native"
 
-    def settled(self) -> ModelRequest:
+    def settled(self, *, runs: bool = True) -> ModelRequest:
         """The same with what "auto" and "native" mean here, told in a line; checked. Where there is
         a GPU, the model is fetched to see whether it fits. Of an artifact its loading says it.
+        runs: the model will run here, so there must be a device that a named target's code runs on.
         """
         from pumice.device_choice import settle
         from pumice.prepare import is_artifact
+        from pumice.runtime.gpu_load import device_for
 
         self.check()
         if is_artifact(self.model):
@@ -140,7 +144,10 @@ class ModelRequest:
         )
         if found.line:
             note(found.line)
-        settled = replace(self, device=found.device, target=found.target.name)
+        device = found.device
+        if runs and not self._native and found.target.api in GPUS:
+            device = device_for(found.target, device)  # before minutes of compiling
+        settled = replace(self, device=device, target=found.target.name)
         settled.check()  # activations, now that it is known of what
         return settled
 

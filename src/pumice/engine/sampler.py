@@ -44,6 +44,9 @@ class Sampler:
         best = logits.argmax(axis=1)  # the first of equals, and the first NaN
         finite = np.isfinite(logits[np.arange(len(best)), best])
         tokens = np.where(finite, best, NOT_FINITE)
+        if all(state.plain for state in states):
+            greedy: list[int] = tokens.tolist()
+            return greedy, None
         drawn: list[int] = []
         for i in np.flatnonzero(finite).tolist():
             state = states[i]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pumice.artifact import Manifest
-from pumice.errors import ArtifactError, DeviceError, UnsupportedError
+from pumice.errors import ArtifactError, DeviceError, UnsupportedError, UsageError
 from pumice.runtime.devices.driver import choose
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.properties import DeviceProperties
@@ -114,6 +114,34 @@ def find_device(device: str) -> DeviceProperties:
         raise DeviceError(
             error.message, hint=f"{error.hint or ''} This machine has {devices_here()}.".strip()
         ) from None
+
+
+def device_for(target: Target, device: str = "auto") -> str:
+    """The name of the device that a target's code will run on: the one that `device` names, or with
+    "auto" the best that can. DeviceError when there is none, with what there is; UsageError when
+    the one that is named is another.
+    """
+    name = choose.parse(target.api if device == "auto" else device)
+    try:
+        driver = choose.open_driver(name)
+        every = choose.devices(driver)
+        able = [p for p in every if runs_on(target.arch, p.arch)]
+        chosen = choose.pick(driver, (able or every) if device == "auto" else every, name)
+    except DeviceError as error:
+        hint = f"{error.hint or ''} This machine has {devices_here()}."
+        hint += _emulated(target.api, target.arch)
+        raise DeviceError(
+            f"{target.name} ({target.devices}) is what the model would run on: {error.message}",
+            hint=hint.strip(),
+        ) from None
+    if not runs_on(target.arch, chosen.arch):
+        kind = DeviceError if device == "auto" else UsageError
+        raise kind(
+            f"code for {target.name} ({target.devices}) does not run on {_describe(chosen)}",
+            hint="Leave --target out: it follows the device. `pumice compile` takes any target. "
+            f"This machine has {devices_here()}.",
+        )
+    return device if device != "auto" else f"{chosen.api}:{chosen.ordinal}"
 
 
 def target_of(arch: str) -> Target:

@@ -6,6 +6,7 @@ fills in addresses, on PyTorch's current stream, so it can be captured in a CUDA
 
 from __future__ import annotations
 
+import contextvars
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -53,6 +54,14 @@ def architecture_of(index: int) -> Target:
     return get_target(name)
 
 
+def _lend(buffer: torch.Tensor, run: Any, *values: Any) -> None:
+    """Launches with a buffer for what the kernel keeps in memory, in a context of its own."""
+    import triton
+
+    triton.set_allocator(lambda size, alignment, stream: buffer)
+    run(*values)
+
+
 class BoundPlan:
     """A plan's kernels with everything but the addresses. binaries: of its launches, where they
     are compiled already."""
@@ -66,8 +75,9 @@ class BoundPlan:
             name: (spec.shape, getattr(torch, spec.dtype), name in plan.zeroed)
             for name, spec in plan.workspaces.items()
         }
-        self._launches: list[tuple[Any, tuple[int, int, int], list[Any], list[tuple[int, str]]]]
-        self._launches = []
+        self._launches: list[
+            tuple[Any, tuple[int, int, int], list[Any], list[tuple[int, str]], str]
+        ] = []
         for index, launch in enumerate(plan.launches):
             key = binary_key(launch, tensors, target)
             if key not in _binaries:
@@ -81,7 +91,9 @@ class BoundPlan:
                 )
                 if name in launch.arguments and isinstance(value, str)
             ]
-            self._launches.append((_binaries[key].compiled, launch.grid, row, holes))
+            self._launches.append(
+                (_binaries[key].compiled, launch.grid, row, holes, launch.scratch)
+            )
 
     def restored(self, device: torch.device | str) -> dict[str, torch.Tensor]:
         """Zeros for the workspaces that the plan leaves as it found them. A caller whose calls
@@ -106,15 +118,18 @@ class BoundPlan:
                 make = torch.zeros if zero else torch.empty
                 buffers[name] = make(shape, dtype=dtype, device=device)
         stream = torch.cuda.current_stream().cuda_stream
-        for compiled, grid, row, holes in self._launches:
+        for compiled, grid, row, holes, scratch in self._launches:
             arguments = list(row)
             for index, name in holes:
                 arguments[index] = buffers[name].data_ptr()
             try:
-                run = compiled.run
-                run(
+                values = (
                     *grid, stream, compiled.function, compiled.packed_metadata,
                     None, None, None, *arguments,
                 )  # fmt: skip
+                if scratch:
+                    contextvars.copy_context().run(_lend, buffers[scratch], compiled.run, *values)
+                else:
+                    compiled.run(*values)
             except Exception as error:
                 raise DeviceError(f"kernel {compiled.name} cannot be launched: {error}") from error

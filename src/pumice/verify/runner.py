@@ -88,7 +88,8 @@ class Runner:
             arguments = Arguments([*kinds, "pointer", "pointer"])
             values = [launch.arguments[name] for name, _ in binary.parameters]
             addresses = [buffers[v].address if isinstance(v, str) else v for v in values]
-            arguments.set_all([*addresses, 0, 0])
+            scratch = buffers[launch.scratch].address if launch.scratch else 0
+            arguments.set_all([*addresses, scratch, 0])
             block = (binary.threads, 1, 1)
             function.allow_shared(binary.shared_bytes)
             Launch(function, arguments, launch.grid, block, binary.shared_bytes).issue(self.stream)

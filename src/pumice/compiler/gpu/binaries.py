@@ -46,7 +46,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """A launch that can be sent to another process: its function by name."""
 
     module: str
@@ -62,7 +62,7 @@ class Binaries:
     what it is compiled with."""
 
     target: Target
-    tasks: dict[str, _Task] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
     _symbols: dict[Any, str] = field(default_factory=dict)
 
     def symbol(self, launch: Launch, tensors: Mapping[str, TensorSpec]) -> str:
@@ -72,8 +72,9 @@ class Binaries:
             function = launch.kernel.fn
             name = f"{function.__name__}_{_digest(launch, key)}"
             self._symbols[key] = name
-            used = {v: tensors[v] for v in launch.arguments.values() if isinstance(v, str)}
-            self.tasks[name] = _Task(
+            given = (*launch.arguments.values(), launch.scratch)
+            used = {v: tensors[v] for v in given if isinstance(v, str) and v}
+            self.tasks[name] = Task(
                 function.__module__,
                 function.__name__,
                 replace(launch, kernel=None),
@@ -94,10 +95,10 @@ class Binaries:
         return found
 
 
-def _each(tasks: Mapping[str, _Task], workers: int) -> Any:
+def _each(tasks: Mapping[str, Task], workers: int) -> Any:
     if workers <= 1:
         for symbol, task in tasks.items():
-            yield symbol, _build(task)
+            yield symbol, build_task(task)
         return
     # A fresh process each: this one has threads and a compiler's state that a fork would tear.
     context = multiprocessing.get_context("spawn")
@@ -105,7 +106,7 @@ def _each(tasks: Mapping[str, _Task], workers: int) -> Any:
         workers, mp_context=context, initializer=start_worker, initargs=(os.getpid(),)
     )
     futures: dict[Future[Built], str] = {
-        pool.submit(_build, task): symbol for symbol, task in tasks.items()
+        pool.submit(build_task, task): symbol for symbol, task in tasks.items()
     }
     try:
         for future in as_completed(futures):
@@ -120,7 +121,8 @@ def _each(tasks: Mapping[str, _Task], workers: int) -> Any:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _build(task: _Task) -> Built:
+def build_task(task: Task) -> Built:
+    """Compiles in this process, which Triton's LLVM may end."""
     kernel = getattr(importlib.import_module(task.module), task.name)
     binary = build(replace(task.launch, kernel=kernel), task.tensors, get_target(task.target))
     return Built(

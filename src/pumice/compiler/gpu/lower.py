@@ -129,7 +129,7 @@ class GpuLowering:
                 else:
                     arguments.append(call.tensors[value].ref(offsets))
             # Two pointers follow a kernel's own parameters: scratch memory and a profiler's.
-            arguments += [0, 0]
+            arguments += [workspaces[launch.scratch] if launch.scratch else 0, 0]
             found.append(
                 Launch(
                     symbol,

@@ -139,7 +139,7 @@ def _split(p: Problem, tile: Tile, k: Any, ends: Any, wanted: Any, kv_head: Any)
         units = let(T.min(end - base, STRETCH))
         with T.serial(0, units) as u:
             key_at, value_at = cache.locate(s, kv_head, base + u)
-            next_at, _ = cache.locate(s, kv_head, T.min(base + u + 1, split.last - 1))
+            next_at, _ = cache.locate(*_following(p, k, s, kv_head, split, begin, end, base + u))
             ahead = ((cache.keys, let(next_at)), (cache.values, let(value_at)))
             _scores(p, tile, k, row_at, cache.keys, key_at, scores, u, ahead)
         high = let(split.length - base * UNIT)
@@ -155,6 +155,23 @@ def _split(p: Problem, tile: Tile, k: Any, ends: Any, wanted: Any, kv_head: Any)
         sums = load(state.total, r * p.lanes, p.lanes)
         T.buffer_store(work, horizontal_sum(sums, p.lanes), [at])
         T.buffer_store(work, state.top[r], [at + 1])
+
+
+def _following(
+    p: Problem, k: Any, s: Any, kv_head: Any, split: Split, begin: Any, end: Any, unit: Any
+) -> tuple[Any, Any, Any]:
+    """(sequence, kv head, unit) of the keys that are read after a unit's, in the next task too:
+    another kv head's, the next split's, or those of the next sequence."""
+    more = let(unit + 1 < end)
+    heads_left = let(kv_head + 1 < p.kv_heads)
+    splits_left = let(end < split.last)
+    last = T.if_then_else(splits_left, end, T.int32(0))
+    following = T.if_then_else(splits_left, s, T.min(s + 1, k["S"] - 1))
+    return (
+        let(T.if_then_else(T.Or(more, heads_left), s, following)),
+        let(T.if_then_else(more, kv_head, T.if_then_else(heads_left, kv_head + 1, T.int32(0)))),
+        let(T.if_then_else(more, unit + 1, T.if_then_else(heads_left, begin, last))),
+    )
 
 
 def _scores(

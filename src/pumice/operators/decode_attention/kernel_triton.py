@@ -13,6 +13,7 @@ from pumice.operators.flash_attention.softmax_triton import cap_logits
 from pumice.operators.fused_w4.prefetch_triton import to_cache_line
 from pumice.operators.paged_attention.kernel_triton import attend_pages
 from pumice.operators.rope_cache.kernel_triton import cos_sin
+from pumice.operators.triton.float8_triton import narrow, widen
 
 
 @triton.jit
@@ -60,12 +61,12 @@ def rotate_columns(
 
 
 @triton.jit
-def to_cache(x, cache, scale, LIMIT: tl.constexpr):
+def to_cache(x, cache, scale, LIMIT: tl.constexpr, BITWISE: tl.constexpr):
     """A new row as the cache holds it: divided by its scale and clamped where the type has a
     LIMIT."""
     if LIMIT > 0:
         x = tl.minimum(tl.maximum(x / scale, -LIMIT), LIMIT)
-    return x.to(cache.dtype.element_ty)
+    return narrow(x, cache.dtype.element_ty, BITWISE)
 
 
 @triton.jit
@@ -211,6 +212,7 @@ def decode_attention(
     INTERLEAVED: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
+    BITWISE: tl.constexpr,
     EARLY: tl.constexpr,
     FETCH: tl.constexpr,
 ):
@@ -292,7 +294,7 @@ def decode_attention(
     k_main = rotate_columns(
         k_rows, inside_k, k_weight, inverse_k, d, partner, cosine, sine, offset, D
     )
-    k_main = to_cache(k_main, k_cache, scale_k, LIMIT)
+    k_main = to_cache(k_main, k_cache, scale_k, LIMIT, BITWISE)
     first_part = appended & (part == 0)
     tl.store(k_slot + d[None, :], k_main, mask=first_part & (d < D)[None, :])
     q_rest = q_main
@@ -306,7 +308,7 @@ def decode_attention(
         k_rest = rotate_columns(
             k_rows, inside_k, k_weight, inverse_k, r, partner, cosine, sine, offset, D
         )
-        k_rest = to_cache(k_rest, k_cache, scale_k, LIMIT)
+        k_rest = to_cache(k_rest, k_cache, scale_k, LIMIT, BITWISE)
         tl.store(k_slot + r[None, :], k_rest, mask=first_part & (r < D)[None, :])
 
     if LIMIT > 0:
@@ -323,9 +325,9 @@ def decode_attention(
     scale = scale * scale_k
 
     # The new key starts the running softmax.
-    logit = tl.sum(q_main.to(tl.float32) * k_main.to(tl.float32), 1)
+    logit = tl.sum(q_main.to(tl.float32) * widen(k_main, tl.float32, BITWISE), 1)
     if BLOCK_R > 0:
-        logit += tl.sum(q_rest.to(tl.float32) * k_rest.to(tl.float32), 1)
+        logit += tl.sum(q_rest.to(tl.float32) * widen(k_rest, tl.float32, BITWISE), 1)
     if CAP:
         logit = cap_logits(logit, scale, cap)
     else:
@@ -342,9 +344,9 @@ def decode_attention(
     e = first_v + tl.arange(0, BLOCK_V)
     v_row = v + sequence * stride_vt + kv_head * stride_vh
     value = tl.load(v_row + e, mask=own & (e < DV), other=0.0).to(tl.float32)
-    value = to_cache(value, v_cache, scale_v, LIMIT)
+    value = to_cache(value, v_cache, scale_v, LIMIT, BITWISE)
     tl.store(v_slot + e, value, mask=appended & (e < DV))
-    acc = weight[:, None] * value.to(tl.float32)[None, :]
+    acc = weight[:, None] * widen(value, tl.float32, BITWISE)[None, :]
 
     first = begin + split * share
     nowhere = tl.zeros([BLOCK_M], tl.int32)
@@ -354,7 +356,7 @@ def decode_attention(
         block_table + sequence * stride_table, stride_kb, stride_kn, stride_vb, stride_vn,
         first, tl.minimum(first + share, cached), nowhere + (cached - left), nowhere + cached,
         scale, cap, first_v,
-        D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP,
+        D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP, BITWISE,
     )  # fmt: skip
 
     some = total > 0.0

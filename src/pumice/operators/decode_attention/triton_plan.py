@@ -23,6 +23,7 @@ from pumice.operators.paged_attention.triton_plan import (
     paged_fault,
     width_of,
 )
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import (
     Config,
     Launch,
@@ -187,6 +188,7 @@ class DecodeAttention:
                 "ARRIVALS": config["warps"] if target.wave == 64 else 1, "WAVE": target.wave,
                 "INTERLEAVED": bool(attrs.get("interleaved")), "WINDOW": left >= 0, "CAP": cap > 0,
                 "EARLY": early, "FETCH": bool(config.get("fetch")),
+                "BITWISE": bitwise(k_cache.dtype, target),
             },
             num_warps=config["warps"],
             num_stages=config["stages"],

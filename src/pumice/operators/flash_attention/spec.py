@@ -229,7 +229,10 @@ SPEC = OperatorSpec(
     reference=reference,
     tolerance={"bfloat16": 6e-3, "float16": 1e-3, "float32": 1e-5},
     cases=cases,
-    triton_kernels=("pumice.operators.flash_attention.triton_plan:FlashAttention",),
+    triton_kernels=(
+        "pumice.operators.flash_attention.hopper_plan:FlashAttentionHopper",
+        "pumice.operators.flash_attention.triton_plan:FlashAttention",
+    ),
     output_specs=output_specs,
     work=work,
 )

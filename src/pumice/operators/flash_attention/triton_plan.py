@@ -129,7 +129,8 @@ class FlashAttention:
             arguments={
                 **pointers,
                 **optional,
-                **_strides(q, "q"), **_strides(k, "k"), **_strides(v, "v"), **_strides(out, "o"),
+                **tensor_strides(q, "q"), **tensor_strides(k, "k"),
+                **tensor_strides(v, "v"), **tensor_strides(out, "o"),
                 "stride_lh": tensors["lse"].stride[0] if "lse" in tensors else tokens,
                 "sequences": sequences,
                 "tiles": tiles,
@@ -169,7 +170,8 @@ def _kernel() -> Any:
     return flash_attention
 
 
-def _strides(tensor: TensorSpec, letter: str) -> dict[str, int]:
+def tensor_strides(tensor: TensorSpec, letter: str) -> dict[str, int]:
+    """A tensor's steps from token to token and from head to head, as the kernels name them."""
     return {f"stride_{letter}t": tensor.stride[0], f"stride_{letter}h": tensor.stride[1]}
 
 

@@ -4,7 +4,8 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate, decode_e4m3, spread, tile_of
+from pumice.operators.gemm.common_triton import activate, spread, tile_of
+from pumice.operators.triton.float8_triton import decode_e4m3
 
 
 @triton.jit

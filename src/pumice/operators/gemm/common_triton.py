@@ -21,37 +21,6 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
-def decode_e4m3(x):
-    """8-bit floats as float16, exactly: their bits are moved into place, where the exponent's bias
-    is 15 and not 7 (e4m3fn; fnuz: 8). A few integer operations, for devices that have none of
-    their own; no comparison, whose masks take registers."""
-    bits = x.to(tl.uint8, bitcast=True).to(tl.uint16)
-    moved = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
-    if x.dtype == tl.float8e4b8:
-        moved = moved | (((bits ^ 0x80) - 1) & 0x7E00)  # 0x80 is NaN
-        y = moved.to(tl.float16, bitcast=True) * 128.0
-    else:
-        moved = moved | ((((bits & 0x7F) + 1) & 0x80) << 7)  # 0x7F and 0xFF are NaN
-        y = moved.to(tl.float16, bitcast=True) * 256.0
-    return y.to(tl.float16)
-
-
-@triton.jit
-def decode_e4m3_wide(x):
-    """The same as float32, for sums that no matrix unit takes. From float16 the LLVM of Triton 3.8
-    and 3.9 crashes over such sums (SLP vectorizer, RDNA)."""
-    bits = x.to(tl.uint8, bitcast=True).to(tl.uint32)
-    moved = ((bits & 0x80) << 24) | ((bits & 0x7F) << 20)
-    if x.dtype == tl.float8e4b8:
-        moved = moved | (((bits ^ 0x80) - 1) & 0x7FC00000)  # 0x80 is NaN
-        return moved.to(tl.float32, bitcast=True) * 6.646139978924579e35  # 2¹¹⁹
-    else:
-        full = ((bits & 0x7F) + 1) & 0x80  # of 0x7F and 0xFF, which are NaN
-        moved = moved | ((full << 24) - (full << 16))
-        return moved.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2¹²⁰
-
-
-@triton.jit
 def spread(pid, programs, DIES: tl.constexpr):
     """Neighbouring programs on one die: hardware deals program i to die i mod DIES, each of which
     has its own L2."""

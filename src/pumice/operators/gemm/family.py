@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pumice.operators.gemm import tiles
-from pumice.operators.gemm.product import FLOATS, Product, decodes, fault, of_problem
+from pumice.operators.gemm.product import FLOATS, Product, fault, of_problem
 from pumice.operators.gemm.tiles import Tile
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import Config, Plan, Problem, cdiv
 from pumice.targets import Target
 
@@ -148,7 +149,7 @@ class Vector(Family):
         product = of_problem(problem)
         vector = 16 // product.itemsize
         # Decoding holds codes beside values.
-        most = 64 if decodes(problem["x"].dtype, target) else 128
+        most = 64 if bitwise(problem["x"].dtype, target) else 128
         found: list[Config] = []
         for bn, warps in ((4, 4), (8, 4), (2, 4), (1, 8), (2, 8), (4, 2), (8, 2), (16, 2), (1, 4),
                           (4, 1), (8, 1), (2, 1)):  # fmt: skip

@@ -4,7 +4,8 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate, decode_e4m3_wide
+from pumice.operators.gemm.common_triton import activate
+from pumice.operators.triton.float8_triton import decode_e4m3_wide
 
 
 @triton.jit

@@ -177,12 +177,6 @@ def upcasts(dtype: str, target: Target) -> bool:
     return dtype in FP8 and dtype not in target.dtypes
 
 
-def decodes(dtype: str, target: Target) -> bool:
-    """Whether lanes decode 8-bit floats themselves. RDNA4 has conversions, but Triton's LLVM takes
-    minutes over many of them, and at times aborts."""
-    return upcasts(dtype, target) or (dtype in FP8 and target.matrix_unit == "wmma")
-
-
 def fp8_fault(dtype: str, target: Target) -> str | None:
     """Why a target cannot even load a type of 8-bit floats."""
     if not upcasts(dtype, target) or target.api == "rocm":

@@ -82,7 +82,8 @@ def cases(rng: np.random.Generator) -> Cases:
     found: Cases = []
     for index, (m, n, k) in enumerate(
         ((5, 123, 123), (0, 32, 64), (1, 769, 123), (3, 96, 256), (17, 40, 769), (129, 65, 96),
-         (304, 48, 64), (336, 33, 40), (8, 64, 1024), (2, 7, 513), (4, 128, 0))
+         (304, 48, 64), (336, 33, 40), (8, 64, 1024), (2, 7, 513), (4, 128, 0),
+         (3, 5, 2), (136, 72, 208), (130, 40, 208))
     ):  # fmt: skip
         dtype = np.dtype((ml_dtypes.bfloat16, np.float16, np.float32)[index % 3])
         attrs: dict[str, Any] = {}
@@ -121,6 +122,7 @@ SPEC = OperatorSpec(
     tolerance=TOLERANCE,
     cases=cases,
     triton_kernels=(
+        "pumice.operators.gemm.hopper_plan:GemmSpecialized",
         "pumice.operators.gemm.triton_plan:GemmTiled",
         "pumice.operators.gemm.triton_plan:GemmSplitK",
         "pumice.operators.gemm.triton_plan:GemmStreamK",

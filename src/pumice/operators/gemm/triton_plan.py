@@ -9,7 +9,8 @@ from pumice.operators.gemm import tiles
 from pumice.operators.gemm.family import Family, SplitK, StreamK, Tiled, Vector
 from pumice.operators.gemm.gemv_triton import gemv
 from pumice.operators.gemm.kernel_triton import gemm_reduce, gemm_tile
-from pumice.operators.gemm.product import Product, decodes, of_problem, precision, upcasts
+from pumice.operators.gemm.product import Product, of_problem, precision, upcasts
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import (
     Config,
     Launch,
@@ -123,7 +124,7 @@ class DenseVector(Vector):
             return Plan(())
         constants = product.constants() | {
             "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
-            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": decodes(product.dtype, target),
+            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": bitwise(product.dtype, target),
         }  # fmt: skip
         launch = Launch(
             gemv, (cdiv(product.N, config["BN"]), product.B, 1), product.arguments(), constants,

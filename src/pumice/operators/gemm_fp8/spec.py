@@ -115,11 +115,14 @@ def tensors(m: int, n: int, k: int, dtype: str) -> dict[str, TensorSpec]:
     }  # fmt: skip
 
 
-def bench(dtype: str) -> tuple[tuple[str, Mapping[str, Any], Mapping[str, TensorSpec]], ...]:
+def bench(
+    dtype: str, rows: tuple[int, ...] = (1, 16, 64, 512, 4096)
+) -> tuple[tuple[str, Mapping[str, Any], Mapping[str, TensorSpec]], ...]:
+    """Products of models' layers with so many rows."""
     return tuple(
         (f"{label} M={m}", {}, tensors(m, n, k, dtype))
         for label, n, k in MODEL_LINEARS
-        for m in (1, 16, 64, 512, 4096)
+        for m in rows
     )
 
 

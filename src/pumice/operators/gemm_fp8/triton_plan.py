@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pumice.operators.gemm.family import SplitK, StreamK, Tiled
 from pumice.operators.gemm.product import FP8, Product, scale_kind, upcasts
 from pumice.operators.gemm.tiles import Tile
@@ -42,8 +44,8 @@ class _Fp8(Scaled):
         if _promotes(product, target):
             return tiles8(product, target)
         found = super().candidates(product, target)
-        if upcasts(product.dtype, target):  # what is converted takes registers of its own
-            found = [t for t in found if t.BM * t.BN <= 128 * 128 * t.warps // 8] or found[-1:]
+        if upcasts(product.dtype, target):
+            found = _converted(found, product, target)
         return found
 
     def launches(
@@ -59,6 +61,21 @@ class _Fp8(Scaled):
         }
         blocks = dict.fromkeys(("stride_sm", "stride_sk", "stride_tn", "stride_tk"), 0)
         return tile_launches(fp8_tile, product, target, config, whole, own, blocks)
+
+
+def _converted(found: list[Tile], product: Product, target: Target) -> list[Tile]:
+    """What is converted takes registers of its own: a lane has few sums, and few elements of a
+    block, fewer still where they come one by one."""
+    if not product.aligned:
+        found = [replace(tile, BK=max(32, tile.BK // 2)) for tile in found]
+
+    def fits(tile: Tile) -> bool:
+        block = (tile.BM + tile.BN) * tile.BK
+        return tile.BM * tile.BN <= 2048 * tile.warps and block <= 96 * tile.warps * target.wave
+
+    return [tile for tile in found if fits(tile)] or [
+        replace(tile, BK=max(32, tile.BK // 2)) for tile in found[-1:]
+    ]
 
 
 def _promotes(product: Product, target: Target) -> bool:

@@ -8,14 +8,8 @@ in NVIDIA's matrix units up to sm_90 keeps about 14 bits (DeepSeek-V3, arXiv:241
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import (
-    activate,
-    decode_e4m3,
-    decode_e4m3_wide,
-    finish,
-    spread,
-    tile_of,
-)
+from pumice.operators.gemm.common_triton import activate, finish, spread, tile_of
+from pumice.operators.triton.float8_triton import decode_e4m3, decode_e4m3_wide
 
 
 @triton.jit

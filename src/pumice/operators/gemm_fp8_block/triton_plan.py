@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pumice.operators.gemm.family import Family, SplitK, StreamK, Tiled, Vector
-from pumice.operators.gemm.product import FP8, Product, decodes, of_problem, upcasts
+from pumice.operators.gemm.product import FP8, Product, of_problem, upcasts
 from pumice.operators.gemm.tiles import Tile
 from pumice.operators.gemm.triton_plan import tile_launches
 from pumice.operators.gemm_fp8_block.kernel_triton import fp8_block_gemv, fp8_tile
 from pumice.operators.gemm_fp8_block.tiles8 import tiles8
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, cdiv
 from pumice.targets import Target
 
@@ -84,7 +85,7 @@ class BlockVector(Vector):
         arguments = product.arguments() | scale_strides(problem)
         constants = product.constants() | {
             "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
-            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": decodes(product.dtype, target),
+            "EVEN_K": product.K % config["BK"] == 0, "UPCAST": bitwise(product.dtype, target),
         }  # fmt: skip
         names = set(fp8_block_gemv.arg_names)
         launch = Launch(

@@ -47,4 +47,4 @@ SPEC = OperatorSpec(
     work=work,
 )  # fmt: skip
 
-BENCH = bench("int8")
+BENCH = bench("int8", (1, 16, 32, 64, 512, 4096))

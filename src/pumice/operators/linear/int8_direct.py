@@ -19,20 +19,28 @@ from pumice.operators.tir.vector import let, load, splat, store
 AHEAD = 16384  # bytes
 
 
+def prefetch_codes(p: Problem, block: Any, g: Any) -> None:
+    """Asks for what is AHEAD of a group's codes."""
+    words = p.fmt.code_bits * p.rows  # uint32 words of a group
+    index = (block * p.groups + g) * words + AHEAD // 4
+    prefetch(p.k["w.codes"], index, 4 * words)
+
+
 def direct(p: Problem, count: int, width: int) -> None:
     """Row blocks in parallel, `width` a task; tiles of `count` tokens one after the other."""
     pairs = let(p.blocks // width)
     tiles = let((p.k["T"] + (count - 1)) // count)
     with tasks(pairs, parallel=True) as pair:
         with T.serial(0, tiles) as tile:
-            _tile(p, pair * width, tile * count, count, width)
+            tile_of(p, pair * width, tile * count, count, width)
     if width > 1:
         with when(pairs * width < p.blocks):
             with T.serial(0, tiles) as tile:
-                _tile(p, pairs * width, tile * count, count, 1)
+                tile_of(p, pairs * width, tile * count, count, 1)
 
 
-def _tile(p: Problem, block: Any, token: Any, count: int, width: int) -> None:
+def tile_of(p: Problem, block: Any, token: Any, count: int, width: int) -> None:
+    """`count` tokens from `token` on by `width` row blocks from `block` on."""
     r = p.rows
     first, start = let(block), let(token)
     acc = [T.alloc_buffer((r,), "float32") for _ in range(count * width)]
@@ -40,9 +48,7 @@ def _tile(p: Problem, block: Any, token: Any, count: int, width: int) -> None:
         store(one, 0, splat(0.0, r), r)
     with T.serial(0, p.groups) as g:
         for b in range(width):
-            words = p.fmt.code_bits * r  # uint32 words of a group
-            index = ((first + b) * p.groups + g) * words + AHEAD // 4
-            prefetch(p.k["w.codes"], index, 4 * words)
+            prefetch_codes(p, first + b, g)
         codes = [[p.unit.prepare(c) for c in p.unpack(let(first + b), g)] for b in range(width)]
         for sub in range(p.subs):
             for b in range(width):

@@ -10,7 +10,8 @@ the row's, and multiplies at the end.
 Floors: a token must read every weight once (bytes over bandwidth); T tokens must do T·N·K
 multiply-adds (over the dot unit's rate). Up to `DIRECT` tokens the codes are unpacked in
 registers for each tile of tokens, which memory hides; above, a block of rows is unpacked once
-into scratch that stays in the first cache levels and meets all tokens.
+into scratch that stays in the first cache levels and meets all tokens. With 32 registers and VNNI
+tiles of 8 tokens unpack codes themselves, however many tokens there are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pumice.operators.linear.epilogue import Epilogue
 from pumice.operators.linear.int8_direct import direct
 from pumice.operators.linear.int8_panel import panel
 from pumice.operators.linear.int8_problem import GROUP, Problem
+from pumice.operators.linear.int8_wide import COUNT, wide
 from pumice.operators.tir.base import CpuKernel
 from pumice.operators.tir.builder import SIZE, kernel, when
 from pumice.operators.tir.vector import let
@@ -33,8 +35,7 @@ from pumice.quantization.base import QuantFormat
 from pumice.targets import Target
 
 # Tokens up to which codes are unpacked in registers. With VNNI a tile's arithmetic is short, and
-# the panel's scratch pays off late: on Zen 4, 32 tokens take 0.69 to 0.83 of its time like this
-# (two planes), 64 tokens 0.78 to 0.90.
+# the panel's scratch pays off late.
 DIRECT, DIRECT_VNNI = 16, 64
 
 
@@ -63,14 +64,15 @@ class LinearInt8(CpuKernel):
 
     def configs(self, call: OperatorCall, target: Target) -> Sequence[Mapping[str, int]]:
         # Tokens × row blocks of a register tile; tokens must divide 8, the rows that buffers pad
-        # to. 4 × 2 needs 6 loads for 8 products, 4 × 1 needs 5 for 4; but VNNI's product takes an
-        # activation word from memory as an operand that is broadcast, which a second use would
-        # make a load of its own. Zen 4, one thread, of the int8 peak: 4 × 1 67% (two planes 79%),
-        # 8 × 1 66% (77%), 4 × 2 57% (69%).
-        wide = {"tokens": 4, "blocks": 2}
-        narrow = {"tokens": 4, "blocks": 1}
-        first = (narrow, wide) if target.has("vnni") else (wide, narrow)
-        return (*first, {"tokens": 2, "blocks": 2}, {"tokens": 8, "blocks": 1})
+        # to. 4 × 2 needs 6 loads for 8 products.
+        if target.has("vnni"):
+            return ({"tokens": COUNT, "blocks": 1},)
+        return (
+            {"tokens": 4, "blocks": 2},
+            {"tokens": 4, "blocks": 1},
+            {"tokens": 2, "blocks": 2},
+            {"tokens": 8, "blocks": 1},
+        )
 
     def source(self, call: OperatorCall, target: Target, config: Mapping[str, int]) -> KernelSource:
         fmt, layout = call.weights["w"]
@@ -105,6 +107,11 @@ class LinearInt8(CpuKernel):
         return self._built[symbol]
 
 
+def _in_wide_tiles(unit: DotUnit) -> bool:
+    """AVX-512: AVX-VNNI has the instruction, but 16 registers."""
+    return isinstance(unit, Vnni) and unit.lanes == 16
+
+
 def _build(
     k: Any,
     fmt: QuantFormat,
@@ -126,6 +133,10 @@ def _build(
         direct(p, 1, 2)
     with when(tokens == 2):
         direct(p, 2, 1)
+    if _in_wide_tiles(unit):
+        with when(tokens > 2):
+            wide(p)
+        return
     with when(T.And(tokens > 2, tokens <= DIRECT)):
         direct(p, 4, 1)
     last = DIRECT

@@ -16,14 +16,16 @@ from tvm.tirx.script.builder import ir as T
 from pumice.dtypes import itemsize
 
 LINE = 64  # bytes of a cache line
-LEVEL_2 = 2  # LLVM's locality: 3 is every level, 0 none
+LEVEL_1, LEVEL_2 = 3, 2  # LLVM's locality: 3 is every level, 0 none
 
 
-def prefetch(buffer: Any, index: Any, nbytes: int) -> None:
-    """Starts loading the lines of `nbytes` from buffer[index] on into the second cache level; past
-    the end it is harmless."""
+def prefetch(
+    buffer: Any, index: Any, nbytes: int, *, level: int = LEVEL_2, write: bool = False
+) -> None:
+    """Starts loading the lines of `nbytes` from buffer[index] on, to be read or written; past the
+    end it is harmless."""
     step = LINE // itemsize(str(buffer.dtype))
     for line in range(-(-nbytes // LINE)):
         address = T.address_of(buffer[index + line * step])
-        read, keep, data = (tir.const(v, "int32") for v in (0, LEVEL_2, 1))
-        T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", address, read, keep, data))
+        mode, keep, data = (tir.const(v, "int32") for v in (int(write), level, 1))
+        T.evaluate(T.call_llvm_intrin("void", "llvm.prefetch", address, mode, keep, data))

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from pumice.operators.gemm.common_triton import activate, tile_of
+from pumice.operators.triton.float8_triton import narrow
 
 
 @triton.jit
@@ -14,7 +15,7 @@ def experts_up(
     stride_sm, stride_sk, stride_te, stride_tn, stride_tk,
     TOPK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     GROUP_M: tl.constexpr, EVEN_K: tl.constexpr, ACTIVATION: tl.constexpr, BLOCKS: tl.constexpr,
-    WIDE: tl.constexpr,
+    WIDE: tl.constexpr, BITWISE: tl.constexpr,
 ):  # fmt: skip
     """h[entry] = activation(x·gateᵀ)·(x·upᵀ) of the entry's token and expert.
 
@@ -80,7 +81,8 @@ def experts_up(
         to = h_scale + entries.to(tl.int64) * (F // GROUP) + tile_n
         tl.store(to, scale, mask=valid)
     to = h + entries.to(tl.int64)[:, None] * F + cols[None, :]
-    tl.store(to, y.to(h.dtype.element_ty), mask=valid[:, None] & (cols < F)[None, :])
+    y = narrow(y, h.dtype.element_ty, BITWISE)
+    tl.store(to, y, mask=valid[:, None] & (cols < F)[None, :])
 
 
 @triton.jit

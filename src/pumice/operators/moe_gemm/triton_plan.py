@@ -10,6 +10,7 @@ from pumice.operators.gemm.product import FP8
 from pumice.operators.gemm.tiles import options
 from pumice.operators.moe_gemm.align import align, most_blocks
 from pumice.operators.moe_gemm.kernel_triton import experts_down, experts_sum, experts_up
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import (
     Config,
     Launch,
@@ -178,6 +179,7 @@ class MoeGrouped:
             "ACTIVATION": str(problem.attrs.get("activation", "silu")),
             "BLOCKS": "x_scale" in problem,
             "WIDE": problem["x"].shape[0] * problem["x"].stride[0] >= _INT32,
+            "BITWISE": bitwise(problem["x"].dtype, target),
         }  # fmt: skip
         scales = {"x_scale": "x_scale", "w_scale": "w1_scale", "h_scale": "h_scale"}
         _add_scales(problem, scales, arguments, constants)

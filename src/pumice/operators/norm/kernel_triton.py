@@ -23,14 +23,21 @@ def _load(x, residual, rows, columns, mask, x_stride, residual_stride):
 
 
 @triton.jit
-def _affine(value, weight, bias, columns, inside, weight_offset):
-    """value · (weight + offset) + bias; absent ones left out."""
+def _operand(pointer, columns, inside, offset):
+    """A weight or bias of the columns in float32, plus offset; 0 where it is absent."""
+    value = 0.0
+    if pointer is not None:
+        value = tl.load(pointer + columns, mask=inside, other=0.0).to(tl.float32)[None, :] + offset
+    return value
+
+
+@triton.jit
+def _affine(value, weight, bias, weights, shifts):
+    """value · weights + shifts; absent ones left out."""
     if weight is not None:
-        w = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-        value = value * (w + weight_offset)[None, :]
+        value = value * weights
     if bias is not None:
-        b = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
-        value = value + b[None, :]
+        value = value + shifts
     return value
 
 
@@ -54,6 +61,7 @@ def norm_rows(
     QUANTIZE: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -62,14 +70,17 @@ def norm_rows(
     inside = columns < H
     mask = (rows < T)[:, None] & inside[None, :]
     value = _load(x, residual, rows, columns, mask, x_stride, residual_stride)
+    # Asked for before the sums, which all warps wait for: a few rows wait for memory once, then.
+    weights = _operand(weight, columns, inside, weight_offset)
+    shifts = _operand(bias, columns, inside, 0.0)
     if LAYER:
         mean = tl.sum(value, axis=1) / H
         value = tl.where(inside[None, :], value - mean[:, None], 0.0)
     factor = 1.0 / tl.sqrt(tl.sum(value * value, axis=1) / H + eps)
-    value = _affine(value * factor[:, None], weight, bias, columns, inside, weight_offset)
+    value = _affine(value * factor[:, None], weight, bias, weights, shifts)
     store_row_codes(
         value, out, scales, rows, 0, T, H, out_stride, scales_stride, factor,
-        False, QUANTIZE, LARGEST, POWER_OF_TWO, ROWS, BLOCK,
+        False, QUANTIZE, LARGEST, POWER_OF_TWO, BITWISE, ROWS, BLOCK,
     )  # fmt: skip
 
 
@@ -93,6 +104,7 @@ def norm_loop(
     QUANTIZE: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
@@ -129,7 +141,9 @@ def norm_loop(
             inside = columns < H
             value = _load(source, None, rows, columns, inside[None, :], source_stride, 0)
             value = (value - mean[:, None]) * factor[:, None]
-            value = _affine(value, weight, bias, columns, inside, weight_offset)
+            weights = _operand(weight, columns, inside, weight_offset)
+            shifts = _operand(bias, columns, inside, 0.0)
+            value = _affine(value, weight, bias, weights, shifts)
             value = tl.where(inside[None, :], tl.abs(value), 0.0)
             amax = tl.maximum(amax, tl.max(value, axis=1))
     for first in range(0, H, BLOCK):
@@ -137,9 +151,11 @@ def norm_loop(
         inside = columns < H
         value = _load(source, None, rows, columns, inside[None, :], source_stride, 0)
         value = (value - mean[:, None]) * factor[:, None]
-        value = _affine(value, weight, bias, columns, inside, weight_offset)
+        weights = _operand(weight, columns, inside, weight_offset)
+        shifts = _operand(bias, columns, inside, 0.0)
+        value = _affine(value, weight, bias, weights, shifts)
         value = tl.where(inside[None, :], value, 0.0)
         store_row_codes(
             value, out, scales, rows, first, T, H, out_stride, scales_stride, amax,
-            True, QUANTIZE, LARGEST, POWER_OF_TWO, 1, BLOCK,
+            True, QUANTIZE, LARGEST, POWER_OF_TWO, BITWISE, 1, BLOCK,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 from pumice.operators.norm.spec import float_dtype
 from pumice.operators.quantize_fp8.rows import GROUP, LARGEST, MODES, quantize_reason
 from pumice.operators.quantize_fp8.triton_plan import row_configs, row_reason
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, cdiv, next_power_of_2
 from pumice.targets import Target
 
@@ -33,7 +34,9 @@ def norm_reason(problem: Problem, target: Target) -> str | None:
     return quantize_reason(problem.attrs, target)
 
 
-def _arguments(problem: Problem) -> tuple[dict[str, str | int | float], dict[str, Any]]:
+def _arguments(
+    problem: Problem, target: Target
+) -> tuple[dict[str, str | int | float], dict[str, Any]]:
     attrs = problem.attrs
     rows, width = problem["x"].shape
     names = ("x", "residual", "weight", "bias", "out", "scales")
@@ -49,6 +52,7 @@ def _arguments(problem: Problem) -> tuple[dict[str, str | int | float], dict[str
         "QUANTIZE": MODES[mode],
         "LARGEST": LARGEST[attrs["out_dtype"]] if mode else 0.0,
         "POWER_OF_TWO": bool(attrs.get("power_of_two")),
+        "BITWISE": bitwise(problem["out"].dtype, target),
     }
     return arguments, constants
 
@@ -74,7 +78,7 @@ class NormRows:
         rows, width = problem["x"].shape
         if rows == 0:
             return Plan(())
-        arguments, constants = _arguments(problem)
+        arguments, constants = _arguments(problem, target)
         block = max(next_power_of_2(width), GROUP)
         constants |= {"ROWS": config["rows"], "BLOCK": block}
         grid = (cdiv(rows, config["rows"]), 1, 1)
@@ -102,7 +106,7 @@ class NormLoop:
         rows = problem["x"].shape[0]
         if rows == 0:
             return Plan(())
-        arguments, constants = _arguments(problem)
+        arguments, constants = _arguments(problem, target)
         constants["BLOCK"] = config["block"]
         return Plan(
             (Launch(norm_loop, (rows, 1, 1), arguments, constants, num_warps=config["warps"]),)

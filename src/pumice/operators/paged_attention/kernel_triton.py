@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from pumice.operators.flash_attention.softmax_triton import find_sequence, softmax_step
+from pumice.operators.triton.float8_triton import widen
 
 
 @triton.jit
@@ -39,6 +40,7 @@ def attend_pages(
     MASKED: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
+    BITWISE: tl.constexpr,
 ):
     """Keys begin … end − 1 of a sequence into the running softmax; begin is a multiple of BLOCK_N.
 
@@ -79,13 +81,13 @@ def attend_pages(
             k = tl.load(k_rows + d[None, :], mask=inside[:, None], other=0.0)
         else:
             k = tl.load(k_rows + d[None, :])
-        s = tl.dot(q, tl.trans(k.to(q.dtype)))
+        s = tl.dot(q, tl.trans(widen(k, q.dtype, BITWISE)))
         if BLOCK_R > 0:
             mask = (r < D)[None, :]
             if MASKED:
                 mask = mask & inside[:, None]
             k_rest = tl.load(k_rows + r[None, :], mask=mask, other=0.0)
-            s = tl.dot(q_rest, tl.trans(k_rest.to(q.dtype)), s)
+            s = tl.dot(q_rest, tl.trans(widen(k_rest, q.dtype, BITWISE)), s)
         visible = True
         if MASKED:
             visible = column[None, :] < row_last[:, None]
@@ -102,7 +104,7 @@ def attend_pages(
             v = tl.load(v_rows + e[None, :])
         else:
             v = tl.load(v_rows + e[None, :], mask=(e < DV)[None, :], other=0.0)
-        acc = tl.dot(p.to(q.dtype), v.to(q.dtype), acc)
+        acc = tl.dot(p.to(q.dtype), widen(v, q.dtype, BITWISE), acc)
     return acc, maximum, total
 
 
@@ -169,6 +171,7 @@ def paged_attention(
     SPARE: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
+    BITWISE: tl.constexpr,
 ):
     """Row m of a tile is query m // GROUP under head m % GROUP of a group. Without `query_start` a
     sequence has one query. With `lse` a program takes one part of the keys, and writes its average
@@ -272,19 +275,19 @@ def paged_attention(
                 acc, maximum, total, queries_main, queries_rest, k_head, v_head, table,
                 stride_kb, stride_kn, stride_vb, stride_vn,
                 begin, tl.minimum(whole_begin, end), row_first, row_last, scale, cap, first_v,
-                D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP,
+                D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP, BITWISE,
             )  # fmt: skip
         acc, maximum, total = attend_pages(
             acc, maximum, total, queries_main, queries_rest, k_head, v_head, table,
             stride_kb, stride_kn, stride_vb, stride_vn,
             whole_begin, whole_end, row_first, row_last, scale, cap, first_v,
-            D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, False, WINDOW, CAP,
+            D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, False, WINDOW, CAP, BITWISE,
         )  # fmt: skip
         acc, maximum, total = attend_pages(
             acc, maximum, total, queries_main, queries_rest, k_head, v_head, table,
             stride_kb, stride_kn, stride_vb, stride_vn,
             whole_end, end, row_first, row_last, scale, cap, first_v,
-            D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP,
+            D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP, BITWISE,
         )  # fmt: skip
     else:
         # Memory decides here: masks cost nothing, a second loop would fill its pipeline anew.
@@ -292,7 +295,7 @@ def paged_attention(
             acc, maximum, total, queries_main, queries_rest, k_head, v_head, table,
             stride_kb, stride_kn, stride_vb, stride_vn,
             begin, end, row_first, row_last, scale, cap, first_v,
-            D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP,
+            D, DV, PAGE, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_V, True, WINDOW, CAP, BITWISE,
         )  # fmt: skip
 
     e = first_v + tl.arange(0, BLOCK_V)

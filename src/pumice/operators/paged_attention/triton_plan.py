@@ -16,6 +16,7 @@ from pumice.operators.flash_attention.triton_plan import (
     sequences_at_once,
     split_dim,
 )
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import (
     Config,
     Launch,
@@ -150,6 +151,7 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
             "BLOCK_D": main, "BLOCK_R": rest, "BLOCK_V": block_v,
             "BLOCK_S": sequences_at_once(sequences) if ragged else 0,
             "SPARE": spare, "WINDOW": left >= 0, "CAP": cap > 0,
+            "BITWISE": bitwise(k.dtype, target),
         },
         num_warps=config["warps"],
         num_stages=config["stages"],

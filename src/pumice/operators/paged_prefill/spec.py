@@ -115,7 +115,10 @@ SPEC = OperatorSpec(
     reference=reference,
     tolerance={"bfloat16": 6e-3, "float16": 1e-3},
     cases=cases,
-    triton_kernels=("pumice.operators.paged_prefill.triton_plan:PagedPrefill",),
+    triton_kernels=(
+        "pumice.operators.paged_prefill.triton_plan:PagedPrefill",
+        "pumice.operators.paged_prefill.hopper_plan:PagedPrefillHopper",
+    ),
     output_specs=output_specs,
     work=work,
 )

@@ -4,6 +4,8 @@
 import triton
 import triton.language as tl
 
+from pumice.operators.triton.float8_triton import narrow
+
 
 @triton.jit
 def scale_of(amax, LARGEST: tl.constexpr, POWER_OF_TWO: tl.constexpr):
@@ -16,13 +18,13 @@ def scale_of(amax, LARGEST: tl.constexpr, POWER_OF_TWO: tl.constexpr):
 
 
 @triton.jit
-def code_of(steps, LARGEST: tl.constexpr, DTYPE: tl.constexpr):
+def code_of(steps, LARGEST: tl.constexpr, DTYPE: tl.constexpr, BITWISE: tl.constexpr):
     """value / scale → code, to nearest even, saturating."""
     steps = tl.minimum(tl.maximum(steps, -LARGEST), LARGEST)
     if DTYPE == tl.int8:  # 1.5·2²³ leaves no bits for the fraction
         return ((steps + 12582912.0) - 12582912.0).to(tl.int8)
     else:
-        return steps.to(DTYPE)
+        return narrow(steps, DTYPE, BITWISE)
 
 
 @triton.jit
@@ -41,6 +43,7 @@ def store_row_codes(
     QUANTIZE: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -56,14 +59,14 @@ def store_row_codes(
         else:
             amax = tl.max(tl.abs(values), axis=1)
         scale = scale_of(amax, LARGEST, POWER_OF_TWO)
-        codes = code_of(values * (1.0 / scale)[:, None], LARGEST, out.dtype.element_ty)
+        codes = code_of(values * (1.0 / scale)[:, None], LARGEST, out.dtype.element_ty, BITWISE)
         tl.store(at, codes, mask=mask)
         tl.store(scales + rows * scales_stride, scale, mask=(rows < T) & (first == 0))
     else:
         blocks = tl.reshape(values, (ROWS, BLOCK // 128, 128))
         scale = scale_of(tl.max(tl.abs(blocks), axis=2), LARGEST, POWER_OF_TWO)
         steps = tl.reshape(blocks * (1.0 / scale)[:, :, None], (ROWS, BLOCK))
-        tl.store(at, code_of(steps, LARGEST, out.dtype.element_ty), mask=mask)
+        tl.store(at, code_of(steps, LARGEST, out.dtype.element_ty, BITWISE), mask=mask)
         group = first // 128 + tl.arange(0, BLOCK // 128)
         inside = (rows < T)[:, None] & (group * 128 < width)[None, :]
         tl.store(scales + rows[:, None] * scales_stride + group[None, :], scale, mask=inside)

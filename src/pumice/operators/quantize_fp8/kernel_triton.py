@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from pumice.operators.quantize_fp8.device_triton import code_of, scale_of, store_row_codes
+from pumice.operators.triton.float8_triton import widen
 
 
 @triton.jit
@@ -27,6 +28,17 @@ def _load(x, rows, columns, mask, width, x_stride, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def _row_amax(values):
+    """max|value| of rows, float32. The bits of a float without its sign are ordered as it is, so
+    nothing but the values themselves, as they were loaded, is kept in registers for later."""
+    if values.dtype.primitive_bitwidth == 16:
+        greatest = tl.max(values.to(tl.int16, bitcast=True) & 0x7FFF, axis=1).to(tl.int16)
+    else:
+        greatest = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
+    return greatest.to(values.dtype, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def map_tiles(
     x,
     out,
@@ -41,6 +53,7 @@ def map_tiles(
     QUANTIZE: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -50,10 +63,17 @@ def map_tiles(
     first = (program % column_blocks) * BLOCK
     columns = first + tl.arange(0, BLOCK)
     mask = (rows < T)[:, None] & (columns < width)[None, :]
-    value = _load(x, rows, columns, mask, width, x_stride, ACTIVATION)
+    GIVEN: tl.constexpr = QUANTIZE == 1 and ACTIVATION == 0
+    amax = 0.0
+    if GIVEN:
+        raw = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask=mask, other=0.0)
+        amax = _row_amax(raw)
+        value = raw.to(tl.float32)
+    else:
+        value = _load(x, rows, columns, mask, width, x_stride, ACTIVATION)
     store_row_codes(
-        value, out, scales, rows, first, T, width, out_stride, scales_stride, 0.0,
-        False, QUANTIZE, LARGEST, POWER_OF_TWO, ROWS, BLOCK,
+        value, out, scales, rows, first, T, width, out_stride, scales_stride, amax,
+        GIVEN, QUANTIZE, LARGEST, POWER_OF_TWO, BITWISE, ROWS, BLOCK,
     )  # fmt: skip
 
 
@@ -70,6 +90,7 @@ def map_loop(
     ACTIVATION: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One scale a row of any width: a pass for the greatest value, another for the codes."""
@@ -86,7 +107,7 @@ def map_loop(
         value = _load(x, rows, columns, mask, width, x_stride, ACTIVATION)
         store_row_codes(
             value, out, scales, rows, first, T, width, out_stride, scales_stride, amax,
-            True, 1, LARGEST, POWER_OF_TWO, 1, BLOCK,
+            True, 1, LARGEST, POWER_OF_TWO, BITWISE, 1, BLOCK,
         )  # fmt: skip
 
 
@@ -128,12 +149,21 @@ def quantize_tensor(
     STATIC: tl.constexpr,
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
+    BITWISE: tl.constexpr,
     PARTIALS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Codes under one scale: given (STATIC), or that of the partial maxima, which is stored."""
     program = tl.program_id(0)
+    if not STATIC:
+        # What the pass before read last may still be in the cache: it comes first.
+        program = tl.num_programs(0) - 1 - program
+    rows = (program // column_blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = (program % column_blocks) * BLOCK + tl.arange(0, BLOCK)
+    mask = (rows < T)[:, None] & (columns < width)[None, :]
+    # Asked for before the maxima, which all warps wait for.
+    value = _load(x, rows, columns, mask, width, x_stride, 0)
     if STATIC:
         step = tl.load(scale)
     else:
@@ -142,12 +172,9 @@ def quantize_tensor(
         step = scale_of(amax, LARGEST, POWER_OF_TWO)
         if program == 0:
             tl.store(scale, step)
-    rows = (program // column_blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    columns = (program % column_blocks) * BLOCK + tl.arange(0, BLOCK)
-    mask = (rows < T)[:, None] & (columns < width)[None, :]
-    value = _load(x, rows, columns, mask, width, x_stride, 0) * (1.0 / step)
     at = out + rows[:, None] * out_stride + columns[None, :]
-    tl.store(at, code_of(value, LARGEST, out.dtype.element_ty), mask=mask)
+    code = code_of(value * (1.0 / step), LARGEST, out.dtype.element_ty, BITWISE)
+    tl.store(at, code, mask=mask)
 
 
 @triton.jit
@@ -163,6 +190,7 @@ def dequantize_tiles(
     out_stride,
     row_group,
     column_group,
+    BITWISE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -173,6 +201,6 @@ def dequantize_tiles(
     mask = (rows < T)[:, None] & (columns < width)[None, :]
     code = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask=mask, other=0.0)
     at = (rows // row_group)[:, None] * scales_stride + (columns // column_group)[None, :]
-    value = code.to(tl.float32) * tl.load(scales + at, mask=mask, other=0.0)
+    value = widen(code, tl.float32, BITWISE) * tl.load(scales + at, mask=mask, other=0.0)
     at = out + rows[:, None] * out_stride + columns[None, :]
     tl.store(at, value.to(out.dtype.element_ty), mask=mask)

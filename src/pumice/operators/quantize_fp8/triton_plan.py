@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pumice.dtypes import itemsize
 from pumice.operators.quantize_fp8.rows import (
     GROUP,
     LARGEST,
@@ -12,6 +13,7 @@ from pumice.operators.quantize_fp8.rows import (
     dtype_reason,
     quantize_reason,
 )
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import (
     Config,
     Launch,
@@ -49,8 +51,9 @@ def row_warps(block: int, rows: int, few: bool, target: Target) -> int:
     return max(1, min(warps, 1024 // target.wave, 16))
 
 
-def row_configs(rows: int, width: int, target: Target) -> list[Config]:
-    """Candidates (rows a program, warps) of kernels that hold whole rows."""
+def row_configs(rows: int, width: int, target: Target, held: int = 64) -> list[Config]:
+    """Candidates (rows a program, warps) of kernels that hold whole rows, at most `held` elements
+    a thread."""
     block = max(next_power_of_2(width), GROUP)
     few = rows < 2 * target.compute_units
     each = 1 if few else max(1, min(8, 4096 // block))
@@ -60,8 +63,8 @@ def row_configs(rows: int, width: int, target: Target) -> list[Config]:
     for r in dict.fromkeys((each, max(1, each // 4), min(2 * each, 16))):
         for w in (favourite, favourite * 2, favourite // 2, 4):
             config = {"rows": r, "warps": w}
-            # at most 64 elements a thread: beyond, registers spill
-            if 1 <= w <= most and r * block <= 64 * w * target.wave and config not in found:
+            # beyond, registers spill
+            if 1 <= w <= most and r * block <= held * w * target.wave and config not in found:
                 found.append(config)
     return found
 
@@ -79,12 +82,13 @@ def tile_configs(rows: int, width: int, target: Target) -> list[Config]:
     return found
 
 
-def quantize_constants(problem: Problem) -> dict[str, Any]:
+def quantize_constants(problem: Problem, target: Target) -> dict[str, Any]:
     mode = problem.attrs.get("quantize")
     return {
         "QUANTIZE": MODES[mode],
         "LARGEST": LARGEST[problem.attrs["out_dtype"]] if mode else 0.0,
         "POWER_OF_TWO": bool(problem.attrs.get("power_of_two")),
+        "BITWISE": bitwise(problem["out"].dtype, target),
     }
 
 
@@ -129,7 +133,9 @@ class MapTiles:
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         rows, width = problem["out"].shape
         if problem.attrs.get("quantize") == "token":
-            return row_configs(rows, width, target)
+            # Plain rows are held as they are loaded, two elements of 16 bits a register.
+            packed = self.activation(problem) == 0 and itemsize(problem["x"].dtype) == 2
+            return row_configs(rows, width, target, 128 if packed else 64)
         return tile_configs(rows, width, target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -142,7 +148,7 @@ class MapTiles:
         block = config.get("block", max(next_power_of_2(width), GROUP))
         blocks = cdiv(width, block)
         arguments["column_blocks"] = blocks
-        constants |= quantize_constants(problem)
+        constants |= quantize_constants(problem, target)
         constants |= {"ACTIVATION": self.activation(problem)}
         constants |= {"ROWS": config["rows"], "BLOCK": block}
         grid = (cdiv(rows, config["rows"]) * blocks, 1, 1)
@@ -179,7 +185,7 @@ class MapLoop:
         if rows == 0 or width == 0:
             return Plan(())
         arguments, constants = row_arguments(problem)
-        constants |= quantize_constants(problem)
+        constants |= quantize_constants(problem, target)
         del constants["QUANTIZE"]
         constants |= {"ACTIVATION": self.activation(problem), "BLOCK": config["block"]}
         return Plan(
@@ -218,6 +224,7 @@ class QuantizeTensor:
         constants: dict[str, Any] = {
             "STATIC": static, "LARGEST": LARGEST[problem.attrs["out_dtype"]],
             "POWER_OF_TWO": bool(problem.attrs.get("power_of_two")),
+            "BITWISE": bitwise(problem["out"].dtype, target),
             "PARTIALS": next_power_of_2(partials), **tile,
         }  # fmt: skip
         arguments: dict[str, str | int | float] = {
@@ -271,7 +278,10 @@ class DequantizeTiles:
         }  # fmt: skip
         for name in ("x", "scales", "out"):
             arguments[f"{name}_stride"] = problem[name].stride[0]
-        constants = {"ROWS": config["rows"], "BLOCK": config["block"]}
+        constants = {
+            "BITWISE": bitwise(problem["x"].dtype, target),
+            "ROWS": config["rows"], "BLOCK": config["block"],
+        }  # fmt: skip
         grid = (cdiv(rows, config["rows"]) * blocks, 1, 1)
         return Plan(
             (Launch(dequantize_tiles, grid, arguments, constants, num_warps=config["warps"]),)

@@ -5,6 +5,8 @@ some heads of one token."""
 import triton
 import triton.language as tl
 
+from pumice.operators.triton.float8_triton import narrow
+
 
 @triton.jit
 def cos_sin(position, frequency):
@@ -110,6 +112,7 @@ def store_heads(
     inside,
     scale,
     LIMIT: tl.constexpr,
+    BITWISE: tl.constexpr,
     HALF: tl.constexpr,
     D: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -126,16 +129,16 @@ def store_heads(
         pairs = tl.arange(0, 2 * BLOCK_P)
         both = tl.reshape(tl.join(a, b), [a.shape[0], 2 * BLOCK_P])
         mask = inside[:, None] & (pairs < 2 * HALF)[None, :]
-        tl.store(out + pairs[None, :], both.to(kind), mask=mask)
+        tl.store(out + pairs[None, :], narrow(both, kind, BITWISE), mask=mask)
     else:
         p = tl.arange(0, BLOCK_P)
         mask = inside[:, None] & (p < HALF)[None, :]
-        tl.store(out + p[None, :], a.to(kind), mask=mask)
-        tl.store(out + HALF + p[None, :], b.to(kind), mask=mask)
+        tl.store(out + p[None, :], narrow(a, kind, BITWISE), mask=mask)
+        tl.store(out + HALF + p[None, :], narrow(b, kind, BITWISE), mask=mask)
     if D > 2 * HALF:
         behind = 2 * HALF + tl.arange(0, BLOCK_R)
         mask = inside[:, None] & (behind < D)[None, :]
-        tl.store(out + behind[None, :], c.to(kind), mask=mask)
+        tl.store(out + behind[None, :], narrow(c, kind, BITWISE), mask=mask)
 
 
 @triton.jit
@@ -184,6 +187,7 @@ def rope_cache(
     DV: tl.constexpr,
     PAGE: tl.constexpr,
     LIMIT: tl.constexpr,
+    BITWISE: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_R: tl.constexpr,
@@ -204,7 +208,7 @@ def rope_cache(
             HALF, D, BLOCK_P, BLOCK_R, INTERLEAVED,
         )  # fmt: skip
         result = q_out + token * stride_qot + (head * stride_qoh)[:, None]
-        store_heads(result, a, b, c, inside, 1.0, 0, HALF, D, BLOCK_P, BLOCK_R, INTERLEAVED)
+        store_heads(result, a, b, c, inside, 1.0, 0, False, HALF, D, BLOCK_P, BLOCK_R, INTERLEAVED)
     elif part < q_blocks + kv_blocks:
         head = (part - q_blocks) * BLOCK_H + h
         inside = head < kv_heads
@@ -216,7 +220,9 @@ def rope_cache(
         )  # fmt: skip
         if k_out is not None:
             k_result = k_out + token * stride_kot + (head * stride_koh)[:, None]
-            store_heads(k_result, a, b, c, inside, 1.0, 0, HALF, D, BLOCK_P, BLOCK_R, INTERLEAVED)
+            store_heads(
+                k_result, a, b, c, inside, 1.0, 0, False, HALF, D, BLOCK_P, BLOCK_R, INTERLEAVED
+            )
         slot = tl.load(slots + token).to(tl.int64)
         scale = tl.full([BLOCK_H, 1], 1.0, tl.float32)
         if k_scale is not None:
@@ -224,7 +230,7 @@ def rope_cache(
         k_page = k_cache + slot // PAGE * stride_kb + slot % PAGE * stride_kn
         k_rows = k_page + (head * stride_kc)[:, None]
         store_heads(
-            k_rows, a, b, c, inside & (slot >= 0), scale, LIMIT,
+            k_rows, a, b, c, inside & (slot >= 0), scale, LIMIT, BITWISE,
             HALF, D, BLOCK_P, BLOCK_R, INTERLEAVED,
         )  # fmt: skip
     else:
@@ -245,4 +251,5 @@ def rope_cache(
             value = tl.minimum(tl.maximum(value, -LIMIT), LIMIT)
         v_page = v_cache + slot // PAGE * stride_vb + slot % PAGE * stride_vn
         v_rows = v_page + (head * stride_vc)[:, None]
-        tl.store(v_rows + e[None, :], value.to(v_cache.dtype.element_ty), mask=mask)
+        value = narrow(value, v_cache.dtype.element_ty, BITWISE)
+        tl.store(v_rows + e[None, :], value, mask=mask)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pumice.operators.flash_attention.triton_plan import last_axis_fault
+from pumice.operators.triton.float8 import bitwise
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, cdiv, next_power_of_2
 from pumice.targets import Target
 
@@ -115,6 +116,7 @@ class RopeCache:
                 **constants,
                 "HALF": half, "D": dim, "DV": dim_v, "PAGE": problem["k_cache"].shape[1],
                 "LIMIT": _LIMITS.get(problem["k_cache"].dtype, 0.0), "BLOCK_H": block,
+                "BITWISE": bitwise(problem["k_cache"].dtype, target),
                 "BLOCK_P": next_power_of_2(half), "BLOCK_R": next_power_of_2(dim - 2 * half),
                 "BLOCK_V": next_power_of_2(dim_v), "INTERLEAVED": bool(attrs.get("interleaved")),
             },

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -100,6 +101,17 @@ def _failure(launch: Launch, target: Target, error: Exception) -> CompileError:
     )
 
 
+def _check_scratch(launch: Launch, tensors: Mapping[str, TensorSpec], metadata: Any) -> None:
+    """CompileError when a kernel keeps more in memory than its launch has room for."""
+    needed = int(getattr(metadata, "global_scratch_size", 0) or 0)
+    given = tensors[launch.scratch].nbytes // math.prod(launch.grid) if launch.scratch else 0
+    if needed > given:
+        raise CompileError(
+            f"kernel {_name(launch)} keeps {needed} bytes a program in memory; its launch has room "
+            f"for {given} ({launch.scratch or 'no scratch'})"
+        )
+
+
 def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> Binary:
     """Compiles one launch for a GPU target. CompileError says for which kernel and why."""
     import triton
@@ -143,6 +155,7 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
         ) from error
     except Exception as error:  # Triton raises many kinds, from Python and from LLVM
         raise _failure(launch, target, error) from error
+    _check_scratch(launch, tensors, compiled.metadata)
     kind, text = ("hsaco", "amdgcn") if target.api == "rocm" else ("cubin", "ptx")
     return Binary(
         symbol=str(compiled.metadata.name),
@@ -150,7 +163,8 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
         assembly=compiled.asm[text],
         shared_bytes=int(compiled.metadata.shared),
         parameters=tuple((name, kind) for name, kind in types.items() if kind != "constexpr"),
-        threads=launch.num_warps * target.wave,
+        # Warps of a specialized kernel are more than the launch names.
+        threads=int(compiled.metadata.num_warps) * target.wave,
         metadata=compiled.metadata,
         compiled=compiled,
     )

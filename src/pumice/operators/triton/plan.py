@@ -131,6 +131,8 @@ class Launch:
                problem or of a workspace (its pointer), an int or float is itself.
     constants: its `tl.constexpr` parameters by name.
     options:   of the compiler on one vendor only ("waves_per_eu", "maxnreg", …), for that api.
+    scratch:   the workspace that holds what the compiler lets the kernel keep in memory, as
+               descriptors of tensors that it makes itself; "" for none. int8, a row a program.
     """
 
     kernel: Any
@@ -140,6 +142,7 @@ class Launch:
     num_warps: int = 4
     num_stages: int = 2
     options: Mapping[str, Any] = field(default_factory=dict)
+    scratch: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,182 @@
+# mypy: ignore-errors
+"""Pieces of Hopper's attention kernel: which tile comes next, which keys it sees, and how rows get
+into shared memory."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import async_copy
+
+# Named otherwise up to Triton 3.7.
+async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+CHUNK = gl.constexpr(32)  # rows that are copied together
+
+
+@gluon.jit
+def fresh(values):
+    """The same int32 tensor, of which the compiler knows nothing. What follows from parameters
+    alone it would work out before the warp groups part, and keep in memory until then."""
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [values], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def kept(parameter, start):
+    """A parameter, `fresh` as well: no `start` of a sequence is negative."""
+    return gl.where(start >= 0, parameter, 0)
+
+
+@gluon.jit
+def find_sequence(starts, tile, sequences, ROWS: gl.constexpr, BLOCK_S: gl.constexpr):
+    """The sequence that tile number `tile` belongs to (`softmax_triton.find_sequence`)."""
+    if BLOCK_S > 0:
+        layout: gl.constexpr = gl.BlockedLayout([BLOCK_S // 32], [32], [gl.num_warps()], [0])
+        s = gl.arange(0, BLOCK_S, layout)
+        first = gl.load(starts + s, mask=s < sequences, other=0) // ROWS + s
+        low = gl.sum(((first <= tile) & (s < sequences)).to(gl.int32), 0)
+    else:
+        low = tile * 0
+        high = sequences
+        while low < high:
+            middle = (low + high) // 2
+            if gl.load(starts + middle) // ROWS + middle <= tile:
+                low = middle + 1
+            else:
+                high = middle
+    return low - 1
+
+
+@gluon.jit
+def next_tile(
+    turn,
+    order,
+    ROWS: gl.constexpr,
+    BLOCK_S: gl.constexpr,
+    PAGE: gl.constexpr,
+    BOUNDED: gl.constexpr,
+):
+    """The next tile of this program that has rows, from its turn number `turn` on; `section` heads
+    after the other, whose keys and values stay in the cache together: (whether there is one, turn
+    after it, first row of the tile in its sequence, queries, keys, first query, first key (with
+    PAGE: number) of the sequence, query head, key head).
+
+    total: tiles · heads. share: tiles · section.
+    """
+    cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share = order
+    programs = gl.num_programs(0)
+    program = gl.program_id(0)
+    found = turn < 0
+    more = turn >= 0
+    first = turn * 0
+    queries = turn * 0
+    keys = turn * 0
+    q_start = turn * 0
+    k_start = turn * 0
+    head = turn * 0
+    kv_head = turn * 0
+    while more:
+        # Every other round goes backwards over the programs: long tiles come first, and the
+        # programs that take the longest of a round get the shortest of the next.
+        place = gl.where(turn % 2 == 0, program, programs - 1 - program)
+        index = turn * programs + place
+        turn += 1
+        if index < total:
+            inside = index % share
+            tile = inside // section
+            if BOUNDED:
+                # Under a causal mask later tiles see more keys: the long ones start first.
+                tile = tiles - 1 - tile
+            head = index // share * section + inside % section
+            kv_head = head // group
+            sequence = find_sequence(cu_seqlens_q, tile, sequences, ROWS, BLOCK_S)
+            q_start = gl.load(cu_seqlens_q + sequence)
+            queries = gl.load(cu_seqlens_q + sequence + 1) - q_start
+            if PAGE > 0:
+                k_start = sequence
+                keys = gl.load(cu_seqlens_k + sequence)
+            else:
+                k_start = gl.load(cu_seqlens_k + sequence)
+                keys = gl.load(cu_seqlens_k + sequence + 1) - k_start
+            first = (tile - q_start // ROWS - sequence) * ROWS
+            found = first < queries
+            more = first >= queries
+        else:
+            more = turn < 0
+    return found, turn, first, queries, keys, q_start, k_start, head, kv_head
+
+
+@gluon.jit
+def key_range(
+    first, rows, queries, keys, left, right,
+    BLOCK_N: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
+):  # fmt: skip
+    """Blocks of keys that rows first … first + rows − 1 see: (the first one, that after the last,
+    first and end of those that all of them see whole). At least one block, of masked keys."""
+    lowest = first + (keys - queries)
+    highest = gl.minimum(first + rows, queries) - 1 + (keys - queries)
+    end = keys
+    whole_end = keys // BLOCK_N
+    begin = keys * 0
+    whole_begin = keys * 0
+    if BOUNDED:
+        end = gl.maximum(gl.minimum(highest + right + 1, keys), 0)
+        whole_end = gl.minimum(gl.maximum(lowest + right + 1, 0), keys) // BLOCK_N
+    if WINDOW:
+        begin = gl.minimum(gl.maximum(lowest - left, 0), end) // BLOCK_N
+        whole_begin = (gl.maximum(highest - left, 0) + BLOCK_N - 1) // BLOCK_N
+    end = gl.maximum((end + BLOCK_N - 1) // BLOCK_N, begin + 1)
+    whole_end = gl.minimum(gl.maximum(whole_end, begin), end)
+    whole_begin = gl.minimum(gl.maximum(whole_begin, begin), whole_end)
+    return begin, end, whole_begin, whole_end
+
+
+@gluon.jit
+def advance(slot, phase, STAGES: gl.constexpr):
+    slot += 1
+    wrapped = slot == STAGES
+    return gl.where(wrapped, 0, slot), phase ^ wrapped.to(gl.int32)
+
+
+@gluon.jit
+def copy_rows(
+    target,
+    base,
+    stride,
+    first,
+    end,
+    table,
+    stride_block,
+    ROWS: gl.constexpr,
+    D: gl.constexpr,
+    PAGE: gl.constexpr,
+    MASKED: gl.constexpr,
+):
+    """Rows first … first + ROWS − 1 of a matrix into shared memory; MASKED: zeros from row `end`
+    on. With PAGE, row r lies in block table[r // PAGE] at row r % PAGE.
+
+    Whoever copies has few registers and must not be late: whole blocks of a plain matrix take
+    three instructions for 16 bytes; the rest goes CHUNK rows at a time.
+    """
+    AT_ONCE: gl.constexpr = CHUNK if MASKED or PAGE > 0 or D > 128 else ROWS
+    LANES: gl.constexpr = min(D // 8, 32)
+    layout: gl.constexpr = gl.BlockedLayout(
+        [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
+    )
+    n = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
+    d = gl.arange(0, D, gl.SliceLayout(0, layout))
+    for chunk in gl.static_range(ROWS // AT_ONCE):
+        row = first + chunk * AT_ONCE + n
+        if PAGE > 0:
+            if MASKED:
+                block = gl.load(table + row // PAGE, mask=row < end, other=0)
+            else:
+                block = gl.load(table + row // PAGE)
+            rows = base + (block.to(gl.int64) * stride_block + row % PAGE * stride)
+        else:
+            rows = base + (first + chunk * AT_ONCE).to(gl.int64) * stride + n * stride
+        part = target.slice(chunk * AT_ONCE, AT_ONCE, 0)
+        if MASKED:
+            inside = (row < end)[:, None] & (d >= 0)[None, :]
+            async_load(part, rows[:, None] + d[None, :], mask=inside)
+        else:
+            async_load(part, rows[:, None] + d[None, :])

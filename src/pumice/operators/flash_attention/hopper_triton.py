@@ -1,0 +1,365 @@
+# mypy: ignore-errors
+"""Flash attention for Hopper (Shah et al., FlashAttention-3, arXiv:2407.08608), in Gluon.
+
+One warp group copies keys and values into rings of shared memory; the others own 64 rows of
+queries each. They issue the product q·kᵀ of the next block before the softmax of this one, take
+turns at the matrix units, and read tile after tile, so that loads of the next tile run during the
+last products of the one before. Key blocks go from the last to the first: masks come first.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    async_copy,
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from pumice.operators.flash_attention.hopper_tiles_triton import (
+    advance,
+    copy_rows,
+    fresh,
+    kept,
+    key_range,
+    next_tile,
+)
+
+CONSUMERS = gl.constexpr(2)  # warp groups that compute
+
+
+@gluon.jit
+def load_block(
+    block, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
+    k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    PAGE: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """A block of keys and its values into the next slots of their rings."""
+    row = block * BLOCK_N
+    mbarrier.wait(k_empty.index(k_slot), k_phase)
+    copy_rows(
+        k_ring.index(k_slot), k_base, k_step, row, keys, pages, k_block, BLOCK_N, D, PAGE, MASKED
+    )
+    async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
+    k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+    mbarrier.wait(v_empty.index(v_slot), v_phase)
+    copy_rows(
+        v_ring.index(v_slot), v_base, v_step, row, keys, pages, v_block, BLOCK_N, DV, PAGE, MASKED
+    )
+    async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
+    v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+    return k_slot, k_phase, v_slot, v_phase
+
+
+@gluon.jit
+def load_tiles(
+    given,
+    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
+    WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
+):  # fmt: skip
+    """The copying warp group: all tiles of this program."""
+    (order, q, k, v, table, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb,
+     stride_vt, stride_vh, stride_table, left, right, q_ring, k_ring, v_ring, q_full, q_empty,
+     k_full, k_empty, v_full, v_empty) = given  # fmt: skip
+    ROWS: gl.constexpr = 64 * CONSUMERS
+    k_slot = 0
+    k_phase = 1  # a fresh barrier lets the wait for the phase before its first one pass
+    v_slot = 0
+    v_phase = 1
+    q_slot = 0
+    q_phase = 1
+    found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
+        gl.to_tensor(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
+    )
+    while found:
+        begin, end, _, _ = key_range(
+            first, ROWS, queries, keys, left, kept(right, q_start), BLOCK_N, WINDOW, BOUNDED
+        )
+        q_step = kept(stride_qt, q_start)
+        k_step = kept(stride_kt, q_start)
+        v_step = kept(stride_vt, q_start)
+        q_base = q + q_start.to(gl.int64) * q_step
+        q_base += head.to(gl.int64) * kept(stride_qh, q_start)
+        k_base = k + kv_head.to(gl.int64) * kept(stride_kh, q_start)
+        v_base = v + kv_head.to(gl.int64) * kept(stride_vh, q_start)
+        pages = table
+        if PAGE > 0:
+            pages += k_start.to(gl.int64) * kept(stride_table, q_start)
+        else:
+            k_base += k_start.to(gl.int64) * k_step
+            v_base += k_start.to(gl.int64) * v_step
+        mbarrier.wait(q_empty.index(q_slot), q_phase)
+        for part in gl.static_range(CONSUMERS):
+            rows = q_ring.index(q_slot * CONSUMERS + part)
+            copy_rows(rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0, True)
+        async_copy.mbarrier_arrive(q_full.index(q_slot), increment_count=False)
+        q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
+        k_block = kept(stride_kb, q_start)
+        v_block = kept(stride_vb, q_start)
+        k_slot, k_phase, v_slot, v_phase = load_block(
+            end - 1, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
+            k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+            D, DV, BLOCK_N, STAGES, PAGE, True,
+        )  # fmt: skip
+        for i in range(begin, end - 1):
+            k_slot, k_phase, v_slot, v_phase = load_block(
+                begin + end - 2 - i, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
+                k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+                D, DV, BLOCK_N, STAGES, PAGE, False,
+            )  # fmt: skip
+        found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
+            turn, order, ROWS, BLOCK_S, PAGE, BOUNDED
+        )
+
+
+@gluon.jit
+def softmax(
+    s, maximum, total, scale, cap, column, row_first, row_last,
+    MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr,
+):  # fmt: skip
+    """One block of logits: (weights, factor of what was accumulated, maximum, total)."""
+    if CAP:
+        s = cap - 2.0 * cap / (gl.exp2(s * scale) + 1.0)
+    if MASKED:
+        visible = column[None, :] < row_last[:, None]
+        if WINDOW:
+            visible = visible & (column[None, :] >= row_first[:, None])
+        s = gl.where(visible, s, float("-inf"))
+    if CAP:
+        new = gl.maximum(maximum, gl.max(s, 1))
+        weights = gl.exp2(s - new[:, None])
+    else:
+        new = gl.maximum(maximum, gl.max(s, 1) * scale)
+        weights = gl.exp2(s * scale - new[:, None])
+    factor = gl.exp2(maximum - new)
+    return weights, factor, new, total * factor + gl.sum(weights, 1)
+
+
+@gluon.jit
+def attend_blocks(
+    p, acc, maximum, total, block, count, q_rows, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+    k_slot, k_phase, v_slot, v_phase, scale, cap, row_first, row_last,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, WINDOW: gl.constexpr,
+    CAP: gl.constexpr, s_layout: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
+):  # fmt: skip
+    """`count` blocks of keys downwards from number `block`, and the values of the blocks before
+    them: p are the weights of the last block whose values were not added yet."""
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
+    for i in range(count):
+        mbarrier.wait(k_full.index(k_slot), k_phase)
+        s = multiply_keys(q_rows, k_ring.index(k_slot), BLOCK_N, s_layout)
+        mbarrier.wait(v_full.index(v_slot), v_phase)
+        acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
+        s = warpgroup_mma_wait(1, deps=(s,))
+        mbarrier.arrive(k_empty.index(k_slot), count=1)
+        k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+        weights, factor, maximum, total = softmax(
+            s, maximum, total, scale, cap, (block - i) * BLOCK_N + n, row_first, row_last,
+            MASKED, WINDOW, CAP,
+        )  # fmt: skip
+        # Passes at once. Its branch keeps the assembler from moving the exponentials behind the
+        # wait for the product that they run beside.
+        mbarrier.wait(v_full.index(v_slot), v_phase)
+        acc, p, weights = warpgroup_mma_wait(0, deps=(acc, p, weights))
+        mbarrier.arrive(v_empty.index(v_slot), count=1)
+        v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+        p = gl.convert_layout(weights.to(p.dtype), p_layout)
+        acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
+    return p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase
+
+
+@gluon.jit
+def multiply_keys(q_rows, keys, BLOCK_N: gl.constexpr, s_layout: gl.constexpr):
+    """q·kᵀ, begun."""
+    zero = gl.zeros([64, BLOCK_N], gl.float32, s_layout)
+    return warpgroup_mma(q_rows, keys.permute((1, 0)), zero, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def attend_tiles(
+    given,
+    PART: gl.constexpr, SINKS: gl.constexpr, LSE: gl.constexpr,
+    DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
+    Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,
+    BOUNDED: gl.constexpr, CAP: gl.constexpr,
+):  # fmt: skip
+    """A computing warp group: 64 rows, number PART, of all tiles of this program."""
+    (order, sinks, out, lse, stride_ot, stride_oh, stride_lh, scale, cap, left, right, q_ring,
+     k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
+    ROWS: gl.constexpr = 64 * CONSUMERS
+    LOG2_E: gl.constexpr = 1.4426950408889634
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DV, 16])
+    p_layout: gl.constexpr = gl.DotOperandLayout(0, o_layout, 2)
+    row_layout: gl.constexpr = gl.SliceLayout(1, s_layout)
+    store_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DV, DV // 8], [4, 1], [1, 0])
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
+    m = gl.arange(0, 64, row_layout)
+    k_slot = 0
+    k_phase = 0
+    v_slot = 0
+    v_phase = 0
+    q_slot = 0
+    q_phase = 0
+    found, turn, first, queries, keys, q_start, _, head, _ = next_tile(
+        gl.to_tensor(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
+    )
+    mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
+    mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
+    begun = multiply_keys(q_ring.index(PART), k_ring.index(k_slot), BLOCK_N, s_layout)
+    s = warpgroup_mma_wait(0, deps=(begun,))
+    while found:
+        # Looked up here, where the products below hide how long the answer takes.
+        found, turn, first_next, queries_next, keys_next, q_start_next, _, head_next, _ = next_tile(
+            turn, order, ROWS, BLOCK_S, PAGE, BOUNDED
+        )
+        q_rows = q_ring.index(q_slot * CONSUMERS + PART)
+        reach = kept(right, q_start)
+        begin, end, _, _ = key_range(
+            first, ROWS, queries, keys, left, reach, BLOCK_N, WINDOW, BOUNDED
+        )
+        first += 64 * PART
+        _, _, whole_begin, whole_end = key_range(
+            first, 64, queries, keys, left, reach, BLOCK_N, WINDOW, BOUNDED
+        )
+        position = fresh(first + m + (keys - queries))
+        row_first = position - left
+        row_last = gl.minimum(position + reach + 1, keys) if BOUNDED else position * 0 + keys
+        if SINKS:
+            maximum = gl.load(sinks + head + m * 0) * LOG2_E
+            total = gl.full([64], 1.0, gl.float32, row_layout)
+        else:
+            maximum = gl.full([64], -1e30, gl.float32, row_layout)
+            total = gl.zeros([64], gl.float32, row_layout)
+        acc = gl.zeros([64, DV], gl.float32, o_layout)
+        mbarrier.arrive(k_empty.index(k_slot), count=1)
+        k_slot, k_phase = advance(k_slot, k_phase, STAGES)
+        block = end - 1
+        weights, factor, maximum, total = softmax(
+            s, maximum, total, scale, cap, block * BLOCK_N + n, row_first, row_last,
+            True, WINDOW, CAP,
+        )  # fmt: skip
+        p = gl.convert_layout(weights.to(out.dtype.element_ty), p_layout)
+        block -= 1
+
+        # Blocks that some row sees in part, then those that all rows see whole.
+        whole_end = gl.minimum(whole_end, block + 1)
+        whole_begin = gl.minimum(whole_begin, whole_end)
+        if BOUNDED:
+            p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+                p, acc, maximum, total, block, block + 1 - whole_end, q_rows, k_ring, v_ring,
+                k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
+                row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, s_layout, p_layout,
+                o_layout,
+            )  # fmt: skip
+        p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+            p, acc, maximum, total, whole_end - 1, whole_end - whole_begin, q_rows, k_ring, v_ring,
+            k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
+            row_first, row_last, BLOCK_N, STAGES, False, WINDOW, CAP, s_layout, p_layout, o_layout,
+        )  # fmt: skip
+        if WINDOW:
+            p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+                p, acc, maximum, total, whole_begin - 1, whole_begin - begin, q_rows, k_ring,
+                v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale,
+                cap, row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, s_layout, p_layout,
+                o_layout,
+            )  # fmt: skip
+        mbarrier.arrive(q_empty.index(q_slot), count=1)
+        q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
+        mbarrier.wait(v_full.index(v_slot), v_phase)
+        acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
+        # The first product of the next tile runs while this one is written. After the last tile
+        # it multiplies what lies there, and nobody looks at the result.
+        mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
+        mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
+        begun = multiply_keys(
+            q_ring.index(q_slot * CONSUMERS + PART), k_ring.index(k_slot), BLOCK_N, s_layout
+        )
+        acc, p = warpgroup_mma_wait(1, deps=(acc, p))
+        mbarrier.arrive(v_empty.index(v_slot), count=1)
+        v_slot, v_phase = advance(v_slot, v_phase, STAGES)
+
+        divisor = gl.where(total == 0.0, 1.0, total)
+        factor = gl.convert_layout(1.0 / divisor, gl.SliceLayout(1, o_layout))
+        rows = (acc * factor[:, None]).to(out.dtype.element_ty)
+        rows = gl.convert_layout(rows, store_layout)
+        r = fresh(gl.arange(0, 64, gl.SliceLayout(1, store_layout)))
+        e = gl.arange(0, DV, gl.SliceLayout(0, store_layout))
+        o_rows = out + (q_start + first).to(gl.int64) * kept(stride_ot, q_start)
+        o_rows += head.to(gl.int64) * kept(stride_oh, q_start)
+        inside = (first + r < queries)[:, None] & (e >= 0)[None, :]
+        gl.store(o_rows + (r[:, None] * stride_ot + e[None, :]), rows, mask=inside)
+        if LSE:
+            value = gl.where(total == 0.0, float("-inf"), (maximum + gl.log2(divisor)) / LOG2_E)
+            l_rows = lse + head.to(gl.int64) * kept(stride_lh, q_start) + q_start + first
+            gl.store(l_rows + m, value, mask=first + m < queries)
+        # Not carried into the next round unfinished: copies of its registers would come too early.
+        s = warpgroup_mma_wait(0, deps=(begun,))
+        first = first_next
+        queries = queries_next
+        keys = keys_next
+        q_start = q_start_next
+        head = head_next
+
+
+@gluon.jit
+def flash_attention_hopper(
+    q, k, v, table, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
+    stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_ot, stride_oh, stride_lh, stride_table,
+    sequences, tiles, total, group, section, share, scale, cap, left, right,
+    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
+    REGISTERS: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
+):  # fmt: skip
+    SINKS: gl.constexpr = sinks is not None
+    LSE: gl.constexpr = lse is not None
+    dtype: gl.constexpr = q.dtype.element_ty
+    tile: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    q_ring = gl.allocate_shared_memory(dtype, [Q_STAGES * CONSUMERS, 64, D], tile)
+    k_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], tile)
+    v_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DV], tile)
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    q_full = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], barrier)
+    q_empty = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], barrier)
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for i in gl.static_range(Q_STAGES):
+        mbarrier.init(q_full.index(i), count=128)
+        mbarrier.init(q_empty.index(i), count=CONSUMERS)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=128)
+        mbarrier.init(k_empty.index(i), count=CONSUMERS)
+        mbarrier.init(v_full.index(i), count=128)
+        mbarrier.init(v_empty.index(i), count=CONSUMERS)
+    fence_async_shared()
+    sinks_or_q = sinks if SINKS else q
+    lse_or_q = lse if LSE else q
+    order = (cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share)
+    load = (
+        order, q, k, v, table if PAGE > 0 else cu_seqlens_k,
+        stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+        stride_table, left, right,
+        q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    )  # fmt: skip
+    attend = (
+        order, sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh, scale, cap, left, right,
+        q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+    )  # fmt: skip
+    # Constants stay constants in tuples only where they are written down.
+    gl.warp_specialize(
+        [
+            (attend_tiles, (attend, 0, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
+                            WINDOW, BOUNDED, CAP)),
+            (attend_tiles, (attend, 1, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
+                            WINDOW, BOUNDED, CAP)),
+            (load_tiles, (load, D, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE, WINDOW, BOUNDED)),
+        ],
+        [4, 4],
+        [REGISTERS, 504 - 2 * REGISTERS],
+    )  # fmt: skip
