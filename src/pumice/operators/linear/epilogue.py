@@ -12,16 +12,24 @@ from pumice.operators.tir.vector import let, load, splat, store
 
 class Epilogue:
     """Writes a tile [tokens, row blocks, rows] of sums to out[T, N], with bias and residual.
-    scaled: sums are first multiplied by their token's x_scales[T].
+    scaled: sums are first multiplied by their token's x_scales[T]. fused: in one operation with the
+    first term that is added, as `store_whole` does; a kernel that calls it needs this everywhere.
 
     The tile passes through memory, so that one copy of this code serves every token and row block:
     it runs once a tile, and unrolled it would be most of a kernel's code.
     """
 
     def __init__(
-        self, k: Any, rows: int, *, bias: bool, residual: bool, scaled: bool = False
+        self,
+        k: Any,
+        rows: int,
+        *,
+        bias: bool,
+        residual: bool,
+        scaled: bool = False,
+        fused: bool = False,
     ) -> None:
-        self.k, self.rows, self.scaled = k, rows, scaled
+        self.k, self.rows, self.scaled, self.fused = k, rows, scaled, fused
         self.bias, self.residual = bias, residual
 
     def store_whole(
@@ -48,7 +56,12 @@ class Epilogue:
         for index, value in enumerate(values):
             store(tile, index * r, value, r)
         with T.serial(0, tokens) as m:
-            scale = self._scale(token + m)
+            scale = self._scale(token + m) if self.fused else None
+            if self.scaled and not self.fused:
+                factor = splat(self.k["x_scales"][token + m], r)
+                for block_index in range(blocks):
+                    at = let((m * blocks + block_index) * r)
+                    store(tile, at, load(tile, at, r) * factor, r)
             with T.serial(0, blocks) as b:
                 at = let((m * blocks + b) * r)
                 self._row_block(tile, at, scale, let(token + m), let(block + b))
@@ -66,7 +79,8 @@ class Epilogue:
             self._put(total, scale, first + lane, where + lane, lanes)
 
         with when(first + r <= n):
-            piece(0, r)
+            total = load(tile, source, r)
+            self._put(total, scale, first, where, r)
         # Halves, quarters ... of a vector: a loop over lanes becomes a call of memcpy, around which
         # LLVM keeps a tile's accumulators in memory.
         rest = let(n - first)

@@ -126,14 +126,17 @@ def _build(
     tokens = k["T"]
     groups = let(k["K"] // GROUP)
     blocks = let((k["N"] + (rows - 1)) // rows)
-    epilogue = Epilogue(k, rows, bias=bias, residual=residual, scaled=planes == 2)
+    tiles = _in_wide_tiles(unit)
+    epilogue = Epilogue(
+        k, rows, bias=bias, residual=residual, scaled=planes == 2, fused=tiles and planes == 2
+    )
     inputs = let(k["K"] // T.max(groups, T.int32(1)))
     p = Problem(k, fmt, rows, unit, planes, epilogue, groups, blocks, inputs)
     with when(tokens == 1):
         direct(p, 1, 2)
     with when(tokens == 2):
         direct(p, 2, 1)
-    if _in_wide_tiles(unit):
+    if tiles:
         with when(tokens > 2):
             wide(p)
         return
