@@ -82,7 +82,7 @@ def _check(
         (7, (16, 131, 768, 32, "mins", "float16", "float32")),
         (5, (17, 65, 384, 32, "", "bfloat16")),
         (4, (33, 150, 512, 128, "mins", "bfloat16", "bias")),
-        (2, (70, 40, 256, 64, "", "float16")),
+        (2, (50, 40, 256, 64, "", "float16")),
         (9, (8, 90, 640, 32, "", "bfloat16", "float32")),
     ],
     ids=str,
@@ -124,7 +124,7 @@ def _reason(m: int = 8, k: int = 256, group: int = 32, offset: str = "", **chang
 
 def test_reasons() -> None:
     assert _reason() == "None"
-    assert "129 tokens" in _reason(129) and "1 tokens" in _reason(1)
+    assert "65 tokens" in _reason(65) and "1 tokens" in _reason(1)
     assert "K = 160" in _reason(k=160) and "groups of 128" in _reason(k=384, group=128)
     assert "zero points" in _reason(offset="zeros")
     assert "'rows'" in _reason(packing="blocks")

@@ -11,7 +11,7 @@ from pumice.targets import Target
 
 
 class FusedStream:
-    """2 to 128 tokens that need no norm. config: as of gemm_w4's `Stream`."""
+    """2 to 64 tokens that need no norm. config: as of gemm_w4's `Stream`."""
 
     name = "fused_w4.triton.stream"
 

@@ -1,4 +1,4 @@
-"""Plans of `hopper_triton.py`: 4-bit products of up to 128 tokens on Hopper's matrix units."""
+"""Plans of `hopper_triton.py`: 4-bit products of up to 64 tokens on Hopper's matrix units."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pumice.operators.triton.plan import (
 )
 from pumice.targets import Target
 
-LEAST_TOKENS, MOST_TOKENS = 2, 128
+LEAST_TOKENS, MOST_TOKENS = 2, 64
 _REGISTERS = 65536  # of a Hopper's compute unit
 _GROUPS = (32, 64, 128)
 _BLOCK = 1024  # activations that a program puts in their places
@@ -31,7 +31,6 @@ _SHAPES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
          (64, 2, 2, 4, 4), (128, 2, 5, 8, 1), (128, 1, 5, 8, 2)),
     64: ((128, 2, 4, 8, 1), (256, 2, 3, 16, 1), (128, 2, 2, 8, 2), (256, 2, 3, 8, 1),
          (64, 2, 2, 4, 2), (128, 2, 3, 8, 1)),
-    128: ((128, 1, 5, 8, 1), (128, 2, 2, 8, 1), (64, 1, 3, 4, 2)),
 }  # fmt: skip
 
 
@@ -153,7 +152,7 @@ def stream_plan(problem: Problem, target: Target, config: Config) -> Plan:
 
 
 class Stream:
-    """2 to 128 tokens from weights packed in "rows". config: rows of a tile; blocks of 128 along K
+    """2 to 64 tokens from weights packed in "rows". config: rows of a tile; blocks of 128 along K
     a step; stages of asynchronous copies; warps; programs a compute unit; whether it begins before
     the launch in front of it has ended (CUDA's programmatic launches)."""
 
