@@ -227,22 +227,28 @@ def _called(function: Any, *args: Any, **named: Any) -> Any:
 
 @contextmanager
 def _replaced(module: dict[str, Any], language: Language) -> Iterator[None]:
-    """A kernel's module with NumPy in Gluon's place."""
+    """A kernel's module, and those of the functions that it calls, with NumPy in Gluon's place."""
     stands = {
         "gl": language, "async_copy": language, "warpgroup_mma": language.warpgroup_mma,
         "warpgroup_mma_wait": language.warpgroup_mma_wait, "_begin_copy": language.begin_copy,
         "_barrier": lambda: None,
     }  # fmt: skip
-    before = {name: module[name] for name in stands if name in module}
     jit = triton.runtime.jit.JITFunction
+    modules = [module]
+    for value in module.values():
+        if isinstance(value, jit) and not any(value.fn.__globals__ is m for m in modules):
+            modules.append(value.fn.__globals__)
+    before = [{name: m[name] for name in stands if name in m} for m in modules]
     call = jit.__call__
-    module.update({name: stands[name] for name in before})
+    for each, names in zip(modules, before, strict=True):
+        each.update({name: stands[name] for name in names})
     jit.__call__ = _called
     try:
         yield
     finally:
         jit.__call__ = call
-        module.update(before)
+        for each, names in zip(modules, before, strict=True):
+            each.update(names)
 
 
 def run(launch: Launch, arrays: Mapping[str, np.ndarray]) -> None:
