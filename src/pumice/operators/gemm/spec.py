@@ -82,8 +82,7 @@ def cases(rng: np.random.Generator) -> Cases:
     found: Cases = []
     for index, (m, n, k) in enumerate(
         ((5, 123, 123), (0, 32, 64), (1, 769, 123), (3, 96, 256), (17, 40, 769), (129, 65, 96),
-         (304, 48, 64), (336, 33, 40), (8, 64, 1024), (2, 7, 513), (4, 128, 0),
-         (3, 5, 2), (136, 72, 208), (130, 40, 208))
+         (304, 48, 64), (336, 33, 40), (8, 64, 1024), (2, 7, 513), (4, 128, 0))
     ):  # fmt: skip
         dtype = np.dtype((ml_dtypes.bfloat16, np.float16, np.float32)[index % 3])
         attrs: dict[str, Any] = {}

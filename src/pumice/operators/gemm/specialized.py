@@ -23,13 +23,14 @@ _MORE = 24  # columns that the start and the end of a tile take the time of
 class Specialized:
     """What an operator defines. dtypes: of x and w. tiles: columns, and as many stages as shared
     memory has room for. kernel: a function of Gluon with the parameters of `gemm_specialized`.
-    blocks: of columns that share a scale, 0 for none."""
+    blocks: of columns that share a scale, 0 for none. step: of K."""
 
     name = ""
-    dtypes: tuple[str, ...] = ("bfloat16", "float16")
+    dtypes: tuple[str, ...] = ()
     tiles: tuple[tuple[int, int], ...] = ()
     kernel: Any = None
     blocks: int = 0
+    step: int = 64
 
     def check(self, problem: Problem) -> str | None:
         """Faults of an operator's own arguments, asked when x, w and out are sound."""
@@ -52,8 +53,10 @@ class Specialized:
         product = of_problem(problem)
         if not product.aligned:
             return "rows of x and w must begin at multiples of 16 bytes"
-        if product.K == 0:
-            return "K is 0: there is nothing to multiply"
+        if product.K == 0 or product.K % self.step:
+            return f"K is {product.K}; a multiple of {self.step} is needed"
+        if unchecked := _unchecked(product):
+            return f"no device has checked this kernel with {unchecked} yet"
         if 0 < product.M < _LEAST_ROWS:
             return f"x has {product.M} rows; tiles of {BM} rows take {_LEAST_ROWS} or more"
         return None
@@ -91,6 +94,16 @@ class Specialized:
             scratch="descriptors",
         )  # fmt: skip
         return Plan((launch,), {"descriptors": TensorSpec((programs, _DESCRIPTORS), "int8")})
+
+
+def _unchecked(product: Product) -> str:
+    """What a product asks for that the kernels have code for, whose numbers nobody has seen."""
+    asked = [name for name in ("bias", "residual") if name in product.problem]
+    if product.activation != "none":
+        asked.append(f"activation {product.activation}")
+    if product.out_dtype != "bfloat16":
+        asked.append(f"out in {product.out_dtype}")
+    return ", ".join(asked)
 
 
 @functools.lru_cache(4096)

@@ -49,8 +49,7 @@ def cases(rng: np.random.Generator) -> Cases:
     found: Cases = []
     for index, (m, n, k) in enumerate(
         ((5, 123, 123), (0, 128, 128), (1, 257, 384), (3, 64, 300), (17, 300, 512),
-         (129, 130, 256), (304, 40, 128), (8, 48, 1024), (2, 7, 513),
-         (136, 72, 272))
+         (129, 130, 256), (304, 40, 128), (8, 48, 1024), (2, 7, 513))
     ):  # fmt: skip
         dtype = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz)[index % 3 == 2]
         attrs: dict[str, Any] = {}
