@@ -59,6 +59,8 @@ class Specialized:
             return f"no device has checked this kernel with {unchecked} yet"
         if 0 < product.M < _LEAST_ROWS:
             return f"x has {product.M} rows; tiles of {BM} rows take {_LEAST_ROWS} or more"
+        if product.M % BM:
+            return f"x has {product.M} rows; no device has checked a tile of fewer than {BM} yet"
         return None
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
