@@ -14,6 +14,7 @@ from pumice.operators.triton.plan import Problem
 from pumice.targets import CUDA_TARGETS, Target, get_target
 
 SOME = [get_target(name) for name in ("gfx942", "gfx1100", "sm_90")]
+_BRANCH = re.compile(r"s_cbranch\w+ (\.LBB\w+)")
 WEIGHTS = re.compile(r"ld\.global\.L1::evict_first\S*\.v4\.b32")
 
 
@@ -83,3 +84,22 @@ def test_only_some_cards_begin_early() -> None:
         if any(config["early"] for config in Persistent().configs(problem, target))
     }
     assert begin == {"sm_90", "sm_100"}
+
+
+@pytest.mark.parametrize("parts", [("norm", "silu"), ("residual",)], ids="+".join)
+def test_words_on_their_way_are_not_waited_for(parts: tuple[str, ...]) -> None:
+    """On CDNA a loop over tiles never waits for all its loads: those of the tile behind the one in
+    use stay on their way."""
+    n = 22016 if "norm" in parts else 12288
+    target = get_target("gfx942")
+    config = next(
+        c for c in Persistent().configs(_problem(1, n, 4096, *parts), target) if c["ahead"]
+    )
+    (binary,) = compiled(Persistent(), _problem(1, n, 4096, *parts), target, config)
+    lines = [line.strip() for line in binary.assembly.splitlines()]
+    labels = {m[1]: i for i, line in enumerate(lines) if (m := re.match(r"(\.LBB\w+):", line))}
+    branches = [(i, m[1]) for i, line in enumerate(lines) if (m := _BRANCH.match(line))]
+    loops = [lines[labels[to] : i] for i, to in branches if labels.get(to, i) < i - 400]
+    assert loops
+    waits = [int(n) for n in re.findall(r"vmcnt\((\d+)\)", "\n".join(loops[0]))]
+    assert waits and min(waits) >= config["rows"]

@@ -138,6 +138,7 @@ def persistent(
     SCALE_X: tl.constexpr,
     GATED: tl.constexpr,
     AHEAD: tl.constexpr,  # a tile's words are loaded before the tile in front of it is used
+    BUFFERS: tl.constexpr,  # tiles that have registers of their own; with AHEAD, 1
     EARLY: tl.constexpr,  # begins before the launch in front of it has ended
     TURNS_AHEAD: tl.constexpr,  # tiles that are asked for before the activations are there
     LINES: tl.constexpr,
@@ -154,15 +155,20 @@ def persistent(
     # After its last tile a program loads nothing, or (AMD, where masks cost branches) that tile
     # again, from a cache.
     MASKED: tl.constexpr = CODE == 1
-    n, row = _rows(tl.program_id(0), N, half, GATED, ROWS)
     fetched = ()
-    for s in tl.static_range(SLICES):
-        fetched += (
-            _fetch(
-                w, scales, zeros, mins, row, s * GROUPS, words, groups, scale_columns, None,
-                ZERO, PER, GROUPS, s < FULL,
-            ),
-        )  # fmt: skip
+    for buffer in tl.static_range(BUFFERS):
+        first = tl.program_id(0) + buffer * tl.num_programs(0)
+        exists = buffer < turns
+        if not MASKED:
+            first = tl.where(exists, first, tl.program_id(0))
+        _, row = _rows(first, N, half, GATED, ROWS)
+        for s in tl.static_range(SLICES):
+            fetched += (
+                _fetch(
+                    w, scales, zeros, mins, row, s * GROUPS, words, groups, scale_columns,
+                    exists if MASKED and buffer else None, ZERO, PER, GROUPS, s < FULL,
+                ),
+            )  # fmt: skip
     for ahead in tl.static_range(TURNS_AHEAD):
         if ahead + 1 < turns:
             _, later = _rows(
@@ -190,56 +196,67 @@ def persistent(
             prepared(pairs, ZERO if not ZEROS else 0, CODE, BRAIN, SCALE_X, ZEROS or MINS),
         )
     m = tl.arange(0, TOKENS).to(tl.int64)[:, None]
-    for turn in tl.range(turns):
-        tile = tl.program_id(0) + turn * tl.num_programs(0)
-        mask = (m < M) & (n < N)[None, :]
-        if residual is not None:
-            place = residual + m * residual_stride + n[None, :]
-            before = tl.load(place, mask=mask, other=0.0)
-        more = turn + 1 < turns
-        following = tile + tl.num_programs(0)
-        if not MASKED:
-            following = tl.where(more, following, tile)
-        next_n, next_row = _rows(following, N, half, GATED, ROWS)
-        wanted = more if MASKED else None
-        coming = ()
-        if AHEAD:
+    for round_ in tl.range(tl.cdiv(turns, BUFFERS)):
+        for buffer in tl.static_range(BUFFERS):
+            turn = round_ * BUFFERS + buffer
+            tile = tl.program_id(0) + turn * tl.num_programs(0)
+            n, row = _rows(tile, N, half, GATED, ROWS)
+            mask = (m < M) & (n < N)[None, :]
+            if residual is not None:
+                place = residual + m * residual_stride + n[None, :]
+                before = tl.load(place, mask=mask, other=0.0)
+            more = turn + BUFFERS < turns
+            following = tile + BUFFERS * tl.num_programs(0)
+            if not MASKED:
+                following = tl.where(more, following, tile)
+            _, next_row = _rows(following, N, half, GATED, ROWS)
+            coming = ()
+            if AHEAD:
+                for s in tl.static_range(SLICES):
+                    coming += (
+                        _fetch(
+                            w, scales, zeros, mins, next_row, s * GROUPS, words, groups,
+                            scale_columns, more if MASKED else None, ZERO, PER, GROUPS, s < FULL,
+                        ),
+                    )  # fmt: skip
+            total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
             for s in tl.static_range(SLICES):
-                coming += (
-                    _fetch(
-                        w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
-                        wanted, ZERO, PER, GROUPS, s < FULL,
-                    ),
+                total += _product(
+                    fetched[buffer * SLICES + s], activations[s], ZEROS, MINS, ZERO, CODE, BRAIN,
+                    SCALE_X, TOKENS, ROWS, GROUPS,
                 )  # fmt: skip
-        total = tl.zeros((TOKENS, ROWS, GROUPS), tl.float32)
-        for s in tl.static_range(SLICES):
-            total += _product(
-                fetched[s], activations[s], ZEROS, MINS, ZERO, CODE, BRAIN, SCALE_X,
-                TOKENS, ROWS, GROUPS,
-            )  # fmt: skip
-            if not AHEAD:  # into the registers that this slice's words leave
-                coming += (
-                    _fetch(
+                if not AHEAD:
+                    # Into the registers that this slice's words leave: to move words that are on
+                    # their way would mean to wait for them.
+                    reloaded = _fetch(
                         w, scales, zeros, mins, next_row, s * GROUPS, words, groups, scale_columns,
-                        wanted, ZERO, PER, GROUPS, s < FULL,
-                    ),
-                )  # fmt: skip
-        fetched = coming
-        result = tl.sum(total, axis=2)
-        if bias is not None:
-            shift = tl.load(bias + row, mask=n < N, other=0.0)
-            result += shift.to(tl.float32)[None, :]
-        if residual is not None:
-            tl.store(place, before + result, mask=mask)
-        elif GATED:
-            gate, up = tl.split(tl.reshape(result, (TOKENS, ROWS // 2, 2)))
-            value = gate / (1.0 + tl.exp(-gate)) * up
-            column = tile * (ROWS // 2) + tl.arange(0, ROWS // 2)
-            inside = (m < M) & (column < half)[None, :]
-            tl.store(
-                out + m * out_stride + column[None, :], value.to(out.dtype.element_ty), mask=inside
-            )
-        else:
-            at = out + m * out_stride + n[None, :]
-            tl.store(at, result.to(out.dtype.element_ty), mask=mask)
-        n, row = next_n, next_row
+                        more if MASKED else None, ZERO, PER, GROUPS, s < FULL,
+                    )  # fmt: skip
+                    kept = ()
+                    for place_ in tl.static_range(BUFFERS * SLICES):
+                        if place_ == buffer * SLICES + s:
+                            kept += (reloaded,)
+                        else:
+                            kept += (fetched[place_],)
+                    fetched = kept
+            if AHEAD:
+                fetched = coming
+            result = tl.sum(total, axis=2)
+            if bias is not None:
+                shift = tl.load(bias + row, mask=n < N, other=0.0)
+                result += shift.to(tl.float32)[None, :]
+            if residual is not None:
+                tl.store(place, before + result, mask=mask)
+            elif GATED:
+                gate, up = tl.split(tl.reshape(result, (TOKENS, ROWS // 2, 2)))
+                value = gate / (1.0 + tl.exp(-gate)) * up
+                column = tile * (ROWS // 2) + tl.arange(0, ROWS // 2)
+                inside = (m < M) & (column < half)[None, :]
+                tl.store(
+                    out + m * out_stride + column[None, :],
+                    value.to(out.dtype.element_ty),
+                    mask=inside,
+                )
+            else:
+                at = out + m * out_stride + n[None, :]
+                tl.store(at, result.to(out.dtype.element_ty), mask=mask)

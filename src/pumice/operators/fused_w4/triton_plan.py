@@ -116,7 +116,7 @@ def _fits(problem: Problem, target: Target, shape: tuple[int, ...]) -> bool:
         threads <= 1024
         and along * target.wave <= max(next_power_of_2(groups), target.wave)
         and rows * along >= warps
-        and registers <= (210 if target.wave == 32 and target.api == "rocm" else 240)
+        and registers <= (240 if target.api == "cuda" else 210 if target.wave == 32 else 236)
         and registers * threads * units <= file
         and (units <= MOST_NORMING or "norm_weight" not in problem)
         and (not early or target.matrix_unit in ("wgmma", "tcgen05"))
@@ -199,7 +199,10 @@ class Persistent:
             "PER": int(attrs["group"]) // 32, "CODE": code, "BRAIN": brain,
             "SCALE_X": code == 1 or (code == 2 and brain),
             "GATED": bool(attrs.get("activation")),
-            "AHEAD": bool(config["ahead"]), "EARLY": bool(config["early"]),
+            # Moving words from one tile's registers to another's, AMD's compiler waits for them.
+            "AHEAD": bool(config["ahead"]) and target.api == "cuda",
+            "BUFFERS": 2 if config["ahead"] and target.api == "rocm" and turns > 1 else 1,
+            "EARLY": bool(config["early"]),
             "TURNS_AHEAD": min(config.get("fetch", 0), turns - 1),
             "LINES": next_power_of_2(cdiv(k // 2, 128)),
             "TOKENS": tokens, "ROWS": config["rows"], "GROUPS": config["groups"],
