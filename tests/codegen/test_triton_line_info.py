@@ -8,9 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from pumice.operators.registry import get_spec, triton_kernels_of
+from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import Binary, build_plan
 from pumice.targets import get_target
+from pumice.tuning.gpu import candidates
 from pumice.verify.runner import problem_of
 
 
@@ -23,12 +24,13 @@ def _instructions(binary: Binary) -> list[str]:
 def test_line_numbers_change_no_instruction(
     monkeypatch: pytest.MonkeyPatch, arch: str, name: str
 ) -> None:
-    spec, target, kernel = get_spec(name), get_target(arch), triton_kernels_of(name)[0]
+    spec, target = get_spec(name), get_target(arch)
     problem = problem_of(spec, *spec.cases(np.random.default_rng(0))[0])
+    kernel, config = candidates(problem, target)[0]
     found = []
     for disabled in ("0", "1"):
         monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", disabled)
-        plan = kernel.plan(problem, target, kernel.configs(problem, target)[0])
+        plan = kernel.plan(problem, target, config)
         (binary,) = build_plan(problem, plan, target)
         assert (".loc" not in binary.assembly) == (disabled == "1")
         found.append(_instructions(binary))

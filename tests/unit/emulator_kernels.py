@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 import tempfile
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -157,21 +157,15 @@ def compiled(
     constants: tuple[tuple[str, object], ...],
     options: tuple[tuple[str, object], ...] = (),
 ) -> triton.compiler.CompiledKernel:
-    """A kernel's compiled form; `.asm["hsaco"]` holds the code object's bytes."""
-    with tempfile.TemporaryDirectory() as cache:
-        before = os.environ.get("TRITON_CACHE_DIR")
-        os.environ["TRITON_CACHE_DIR"] = cache
-        try:
-            return triton.compile(
-                ASTSource(fn, dict(signature), dict(constants)),
-                target=GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32),
-                options=dict(options),
-            )
-        finally:
-            if before is None:
-                del os.environ["TRITON_CACHE_DIR"]
-            else:
-                os.environ["TRITON_CACHE_DIR"] = before
+    """A kernel compiled with line numbers; `.asm["hsaco"]` holds the code object's bytes."""
+    with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", cache)
+        patch.setenv("TRITON_DISABLE_LINE_INFO", "0")
+        return triton.compile(
+            ASTSource(fn, dict(signature), dict(constants)),
+            target=GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32),
+            options=dict(options),
+        )
 
 
 _TYPES = {
