@@ -99,6 +99,18 @@ def test_what_fills_a_batch_up_writes_nothing(executor: GpuExecutor) -> None:
     assert np.isnan(cache).all()
 
 
+def test_plans_are_captured_before_they_are_needed(executor: GpuExecutor) -> None:
+    plans = executor.plans_to_capture()
+    assert "extend@8x3x4" in {plan.name for plan in plans}
+    for plan in plans:
+        executor.capture(plan)
+    assert executor.plans_to_capture() == []
+    bound = dict(executor._bound)
+    a = PROMPTS[0]
+    check(executor.step(toy.batch([(a[:5], 0, [0])])), toy.reference(a)[4:5])
+    assert executor._bound == bound
+
+
 def test_a_prompt_s_chunk_without_rows(executor: GpuExecutor) -> None:
     a = PROMPTS[0]
     assert executor.step(toy.batch([(a[:6], 0, [0])], rows=[])).shape == (0, toy.VOCABULARY)

@@ -187,12 +187,23 @@ def _keys(path: Path | None) -> list[str]:
 def _load(
     request: ModelRequest, artifact: Path, cache_tokens: int | None, **options: Any
 ) -> LLMEngine:
-    return request.engine(
+    from pumice.cli.progress import counting
+    from pumice.runtime.gpu_executor import GpuExecutor
+
+    engine = request.engine(
         artifact,
         num_blocks=_blocks(artifact, request.context, cache_tokens),
         contexts=_CONTEXTS,
         **options,
     )
+    if isinstance(engine.executable, GpuExecutor):
+        # Once it listens, nobody should wait for the capture of a plan.
+        plans = engine.executable.plans_to_capture()
+        with counting(f"capturing {len(plans)} plans", len(plans)) as captured:
+            for plan in plans:
+                engine.executable.capture(plan)
+                captured()
+    return engine
 
 
 def _draft_request(request: ModelRequest, draft: str) -> ModelRequest:

@@ -189,6 +189,19 @@ class GpuExecutor:
         self._bound[shaped.name] = bound
         return bound
 
+    def plans_to_capture(self) -> list[ShapedPlan]:
+        """Those that batches can need and that were not captured yet, the smallest first."""
+        bounds = [p.shape.blocks for p in self._plans.all() if p.shape.blocks >= self.max_blocks]
+        reached = min(bounds, default=self.max_blocks)
+        return [
+            p for p in self._plans.all() if p.shape.blocks <= reached and p.name not in self._bound
+        ]
+
+    def capture(self, shaped: ShapedPlan) -> None:
+        """Captures a plan before the first batch that needs it, which else waits for that."""
+        self.device.activate()
+        self._bind(shaped)
+
     # -- steps ------------------------------------------------------------------------------------
 
     def step(self, batch: StepBatch) -> np.ndarray:
