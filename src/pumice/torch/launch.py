@@ -123,13 +123,14 @@ class BoundPlan:
             for index, name in holes:
                 arguments[index] = buffers[name].data_ptr()
             try:
+                run = compiled.run  # first: it loads the binary, so that there is a function
                 values = (
                     *grid, stream, compiled.function, compiled.packed_metadata,
                     None, None, None, *arguments,
                 )  # fmt: skip
                 if scratch:
-                    contextvars.copy_context().run(_lend, buffers[scratch], compiled.run, *values)
+                    contextvars.copy_context().run(_lend, buffers[scratch], run, *values)
                 else:
-                    compiled.run(*values)
+                    run(*values)
             except Exception as error:
                 raise DeviceError(f"kernel {compiled.name} cannot be launched: {error}") from error
