@@ -19,15 +19,15 @@ from pumice.errors import ArtifactError
 def hungry(x, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     a = tl.load(x + at)
-    for step in range(1, 8):  # everything lives until the end
-        a += tl.sort(a) * step
+    for step in range(4):  # all of it lives until the sum is known
+        a = tl.exp(a * tl.sum(a)) + step
     tl.store(x + at, a)
 
 
 @functools.cache
 def cubin(capability: int, **options: int) -> bytes:
-    source = ASTSource(hungry, {"x": "*fp32", "BLOCK": "constexpr"}, {(1,): 8192})
-    done = triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": 4, **options})
+    source = ASTSource(hungry, {"x": "*fp32", "BLOCK": "constexpr"}, {(1,): 4096})
+    done = triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": 1, **options})
     return done.asm["cubin"]
 
 
