@@ -53,6 +53,8 @@ def Engine(
     an artifact was compiled for; for a model a GPU where one is usable, else the CPU, and the log
     says why), "cpu", "rocm", "cuda:1", … (`pumice.runtime.devices.driver.choose`).
     """
+    from pumice.settings import Settings
+
     cache_dir = cache_dir or default_cache_dir()
     settings = PrepareSettings(cache_dir=cache_dir, quantization=quantization)
     if is_artifact(model):
@@ -77,6 +79,7 @@ def Engine(
         context_length=context_length,
         num_blocks=num_blocks,
         prefix_cache=prefix_cache,
+        library_homes=Settings.from_environment().library_homes,
     )
 
 

@@ -18,7 +18,7 @@ bounds. A GPU's has one for each of some shapes, whose every integer is a number
 "<entry>@<T>x<S>x<M>", its bounds are that shape, and a smaller batch is padded to it: tokens and
 positions 0, slots −1, empty sequences without context, sample_rows 0. A decode plan's result has
 its tokens' rows, in order, whatever sample_rows says. A launch whose kernel is
-FILL sets bytes: (buffer, bytes, value).
+FILL sets bytes: (buffer, bytes, value). One with a `product` may be left to a vendor's library.
 
 A GPU's plans "sample@<R>" draw a token from each row of logits that a plan of R rows has left, one
 for every such R. They read output "logits" float32[R, V] and the inputs "temperature" float32[R],
@@ -92,6 +92,28 @@ class BufferRef:
 
 
 @dataclass(frozen=True)
+class LibraryProduct:
+    """GPUs: out[m, n] = x[m, k] · w[n, k]ᵀ, which a vendor's library may compute in place of a
+    launch and those after it, `launches` in all. x and w are `dtype`; strides are elements from a
+    row to the next; the library may use `workspace_bytes` at `workspace`."""
+
+    x: BufferRef
+    w: BufferRef
+    out: BufferRef
+    workspace: BufferRef
+    workspace_bytes: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    out_dtype: str
+    x_stride: int
+    w_stride: int
+    out_stride: int
+    launches: int = 1
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel call. `arguments` holds a BufferRef or an expression each; `label` names it in a
     profile."""
@@ -104,6 +126,7 @@ class Launch:
     operations: Expr = 0  # multiply and add count as two
     # GPUs: bytes of intermediate tensors that its call reads and writes.
     activation_bytes: int = 0
+    product: LibraryProduct | None = None  # GPUs: a plan is whole without it
 
 
 @dataclass(frozen=True)
@@ -270,15 +293,21 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _argument_text(value: Any) -> Any:
+    if isinstance(value, BufferRef):
+        return [value.space, value.name, value.offset, value.layer]
+    return value
+
+
 def _plan_text(plan: Plan) -> str:
     """A plan as JSON. An argument that is a buffer is [space, name, offset, layer]."""
     lines = []
     for launch in plan.launches:
         row = dict(vars(launch))
-        row["arguments"] = [
-            [a.space, a.name, a.offset, a.layer] if isinstance(a, BufferRef) else a
-            for a in launch.arguments
-        ]
+        row["arguments"] = [_argument_text(a) for a in launch.arguments]
+        del row["product"]
+        if launch.product is not None:
+            row["product"] = {k: _argument_text(v) for k, v in vars(launch.product).items()}
         lines.append(json.dumps(row, separators=(",", ":")))
     head = {**vars(plan), "output": vars(plan.output), "launches": "<launches>"}
     text = ",\n    ".join(lines)
@@ -296,12 +325,18 @@ def _plan(data: dict[str, Any], known: dict[Any, BufferRef]) -> Plan:
             known[key] = BufferRef(*value)
         return known[key]
 
+    def product(value: Any) -> LibraryProduct | None:
+        if value is None:
+            return None
+        return LibraryProduct(**{name: argument(v) for name, v in value.items()})
+
     launches = tuple(
         Launch(
             **{
                 **item,
                 "arguments": tuple(argument(a) for a in item["arguments"]),
                 "grid": None if item.get("grid") is None else tuple(item["grid"]),
+                "product": product(item.get("product")),
             }
         )
         for item in data["launches"]

@@ -16,19 +16,22 @@ DEFAULT_MODEL = "smollm2-135m"
 class Settings:
     """cache_dir: downloads and compiled artifacts, safe to delete. state_dir: the chat's history.
 
-    color: None leaves it to what the output is (a terminal or not).
+    color: None leaves it to what the output is (a terminal or not). library_homes: of CUDA and
+    ROCm, below which vendors' libraries are looked for first.
     """
 
     cache_dir: Path
     state_dir: Path
     color: bool | None = None
+    library_homes: tuple[Path, ...] = ()
 
     @staticmethod
     def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
         """PUMICE_CACHE, else XDG_CACHE_HOME/pumice, else ~/.cache/pumice; the same for
         XDG_STATE_HOME.
 
-        NO_COLOR (https://no-color.org) turns colours off, FORCE_COLOR on.
+        NO_COLOR (https://no-color.org) turns colours off, FORCE_COLOR on. CUDA_HOME, CUDA_PATH,
+        ROCM_PATH: library_homes.
         """
         env = os.environ if environment is None else environment
         color = None
@@ -38,7 +41,13 @@ class Settings:
             color = True
         own = env.get("PUMICE_CACHE")
         cache = _absolute("PUMICE_CACHE", own) if own else _xdg(env, "XDG_CACHE_HOME", ".cache")
-        return Settings(cache, _xdg(env, "XDG_STATE_HOME", ".local/state"), color)
+        homes = [env.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "ROCM_PATH")]
+        return Settings(
+            cache,
+            _xdg(env, "XDG_STATE_HOME", ".local/state"),
+            color,
+            tuple(Path(home) for home in dict.fromkeys(homes) if home),
+        )
 
 
 def keep_triton_cache(cache_dir: Path) -> None:

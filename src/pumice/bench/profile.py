@@ -102,9 +102,9 @@ def _by_kernel(
         cost = costs.launch(launch, symbols, seen)
         least = cost.seconds(roofline) if roofline is not None else 0.0
         call = _LAYER.sub(".*.", label)
-        old = found.get(
-            (call, kernel), KernelTime(kernel, operators[kernel], 0, 0.0, Cost(), 0.0, call)
-        )
+        # A library's product has the operator of the launch that it stands for.
+        operator = operators[kernel if kernel in operators else launch.kernel]
+        old = found.get((call, kernel), KernelTime(kernel, operator, 0, 0.0, Cost(), 0.0, call))
         found[call, kernel] = KernelTime(
             kernel,
             old.operator,

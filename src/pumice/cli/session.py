@@ -261,6 +261,7 @@ class ModelRequest:
                 num_blocks=num_blocks,
                 random_weights=random_weights and gpu,
                 progress=progress,
+                library_homes=_library_homes(),
             )
         self._tell(loaded)
         return loaded
@@ -278,6 +279,7 @@ class ModelRequest:
                 threads=self.threads,
                 context_length=self.context,
                 progress=progress,
+                library_homes=_library_homes(),
                 **options,
             )
         self._tell(engine.executable)
@@ -299,6 +301,12 @@ class ModelRequest:
 
         with transfer_progress() as report:
             yield lambda done, total: report("weights", done, total)
+
+
+def _library_homes() -> tuple[Path, ...]:
+    from pumice.settings import Settings
+
+    return Settings.from_environment().library_homes
 
 
 def _check_emulated(device: str, target: Target) -> None:

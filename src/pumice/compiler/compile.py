@@ -21,6 +21,7 @@ from pumice.files import atomic_directory
 from pumice.targets import Target
 
 Report = Callable[[str, int, int], None]  # phase, done, total
+VENDOR_BLAS = ("always", "measured", "never")
 ACTIVATIONS = ("int8", "int16", "float32", "float16", "bfloat16")
 
 
@@ -45,6 +46,7 @@ class CompileOptions:
     weights: bool = True  # GPUs: False leaves the matrices out, for random weights when loaded
     fuse_attention: bool = True  # GPUs: rotation, append and attention of new tokens in one launch
     fuse_products: bool = True  # GPUs: norm, gate and residual in the products, where it is faster
+    vendor_blas: str = "measured"  # GPUs: products of many rows that a vendor's library may compute
 
     def __post_init__(self) -> None:
         if self.activations not in ACTIVATIONS:
@@ -59,6 +61,10 @@ class CompileOptions:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise UsageError(f"{name} is {value}; allowed: {low} to {high}")
+        if self.vendor_blas not in VENDOR_BLAS:
+            raise UsageError(
+                f"vendor_blas is {self.vendor_blas!r}; allowed: {', '.join(VENDOR_BLAS)}"
+            )
         if self.block_size not in (32, 64):
             raise UsageError(f"block_size is {self.block_size}; allowed: 32, 64")
 

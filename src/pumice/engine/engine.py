@@ -113,6 +113,7 @@ class LLMEngine(Generation):
         num_blocks: int | None = None,
         contexts: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        library_homes: tuple[Path, ...] = (),
         **options: Any,
     ) -> LLMEngine:
         """Loads a compiled model; arguments and errors are `runtime.load.load`'s, and LLMEngine's.
@@ -132,10 +133,10 @@ class LLMEngine(Generation):
             num_blocks=num_blocks,
             contexts=contexts,
             progress=progress,
+            library_homes=library_homes,
         )
-        tokenizer = None  # models with random weights have none
-        if (directory / TOKENIZER_FILE).is_file():
-            tokenizer = Tokenizer.load(directory)
+        there = (directory / TOKENIZER_FILE).is_file()  # models with random weights have none
+        tokenizer = Tokenizer.load(directory) if there else None
         return LLMEngine(executor, tokenizer, name=executor.manifest.model.name, **options)
 
     # Requests

@@ -25,6 +25,7 @@ from pumice.runtime.gpu_cache import DeviceCache
 from pumice.runtime.gpu_inputs import PackedInputs, Views, write_batch, write_sampling
 from pumice.runtime.gpu_kernels import Kernels
 from pumice.runtime.gpu_plans import PlanTable, ShapedPlan
+from pumice.runtime.gpu_products import LibraryProducts
 from pumice.runtime.gpu_sampling import Drawn, runs
 from pumice.runtime.gpu_weights import DeviceWeights, Progress, WeightLayout
 from pumice.runtime.step import RowSampling, SampledStep, StepBatch, StepLimits
@@ -71,6 +72,7 @@ class GpuExecutor:
         *,
         random_weights: bool = False,
         progress: Progress | None = None,
+        library_homes: Sequence[Path] = (),
     ) -> None:
         self.manifest, self.device, self._plans = manifest, device, plans
         device.activate()
@@ -87,6 +89,7 @@ class GpuExecutor:
         self.samples = all(_sampling(p) in manifest.entries for p in drawing)
         self._drawn = Drawn(device, max(p.shape.rows for p in drawing))
         self._kernels = Kernels(device, directory, manifest)
+        self._library = LibraryProducts(device, manifest, library_homes)
         self._weights = DeviceWeights(device, WeightLayout(manifest.weights))
         self._cache = DeviceCache(device, manifest.cache, cache)
         cache = self._cache.plan
@@ -96,6 +99,8 @@ class GpuExecutor:
         )
         if made_up:
             self.notes.append(f"{made_up} of {len(manifest.weights)} weights are random numbers")
+        if self._library.said:
+            self.notes.append(self._library.said)
         spec, widest = manifest.cache, plans.widest
         self.max_blocks = -(-cache.context_length // spec.block_size)
         embed = plans.of("embed")
@@ -117,6 +122,12 @@ class GpuExecutor:
     @property
     def cache_tokens(self) -> int:
         return self.limits.num_blocks * self.limits.block_size
+
+    @property
+    def products(self) -> str:
+        """Which way the products go that a vendor's library may compute, for a person; "" where
+        the artifact has none."""
+        return self._library.said
 
     def _width(self, shaped: ShapedPlan) -> int:
         """Columns of a plan's result."""
@@ -144,11 +155,25 @@ class GpuExecutor:
                 return self._cache.address(ref.name, ref.layer) + ref.offset
         raise ArtifactError(f"the plan refers to the unknown space {ref.space!r}", hint=AGAIN)
 
-    def _issues(self, plan: Plan, shaped: ShapedPlan, inputs: PackedInputs) -> list[_Issue]:
-        """What puts each launch of a plan into a stream: the shaped one's, or one after it."""
+    def _issues(
+        self, plan: Plan, shaped: ShapedPlan, inputs: PackedInputs
+    ) -> list[tuple[str, _Issue]]:
+        """What puts each launch of a plan into a stream, the shaped one's or one after it, and by
+        which kernel or library."""
         bounds = plan.bounds
-        found: list[_Issue] = []
-        for launch in plan.launches:
+        found: list[tuple[str, _Issue]] = []
+        for index, launch in enumerate(plan.launches):
+            if index < len(found):  # part of what a library computes
+                continue
+            if launch.product is not None:
+                product = self._library.bind(
+                    launch.product, lambda ref: self._address(ref, shaped, inputs), self._stream
+                )
+                if product is not None:
+                    rest = launch.product.launches - 1
+                    found.append((self._library.name, product.issue))
+                    found += [(self._library.name, _nothing)] * rest
+                    continue
             values = [
                 self._address(a, shaped, inputs)
                 if isinstance(a, BufferRef)
@@ -156,9 +181,9 @@ class GpuExecutor:
                 for a in launch.arguments
             ]
             if launch.kernel == FILL:
-                found.append(self._fill(*(int(v) for v in values)))
+                found.append((FILL, self._fill(*(int(v) for v in values))))
             else:
-                found.append(self._kernels.bind(launch, values).issue)
+                found.append((launch.kernel, self._kernels.bind(launch, values).issue))
         return found
 
     def _fill(self, address: int, nbytes: int, value: int) -> _Issue:
@@ -173,14 +198,14 @@ class GpuExecutor:
         try:
             issues = self._issues(shaped.plan, shaped, inputs)
             after = self.manifest.entries.get(_sampling(shaped)) if self.samples else None
-            sample = [] if after is None else self._issues(after, shaped, inputs)
+            sample = [] if after is None else [i for _, i in self._issues(after, shaped, inputs)]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             if isinstance(error, PumiceError):
                 raise
             raise ArtifactError(f"plan {shaped.name!r} is damaged: {error!r}", hint=AGAIN) from None
 
         def record() -> None:
-            for issue in issues:
+            for _, issue in issues:
                 issue(self._stream)
 
         graph = self.device.capture(self._stream, record)
@@ -293,7 +318,7 @@ class GpuExecutor:
         self._cache.copy_blocks(pairs, self._stream)
 
     def profile(self, batch: StepBatch) -> list[tuple[str, str, float]]:
-        """Runs a batch launch by launch; returns (label, kernel, seconds) of each."""
+        """Runs a batch launch by launch; returns (label, kernel or library, seconds) of each."""
         self.device.activate()
         shaped = self._plans.choose(batch, self.limits)
         bound = self._bind(shaped)
@@ -301,18 +326,24 @@ class GpuExecutor:
         issues = self._issues(shaped.plan, shaped, bound.inputs)
         marks: list[Event] = [self.device.event() for _ in range(len(issues) + 1)]
         self._stream.record(marks[0])
-        for issue, mark in zip(issues, marks[1:], strict=True):
+        for (_, issue), mark in zip(issues, marks[1:], strict=True):
             issue(self._stream)
             self._stream.record(mark)
         self._stream.synchronize()
         return [
-            (launch.label, launch.kernel, end.milliseconds_since(begin) / 1e3)
-            for launch, begin, end in zip(shaped.plan.launches, marks, marks[1:], strict=False)
+            (launch.label, kernel, end.milliseconds_since(begin) / 1e3)
+            for launch, (kernel, _), begin, end in zip(
+                shaped.plan.launches, issues, marks, marks[1:], strict=False
+            )
         ]
 
     def plan_name(self, batch: StepBatch) -> str:
         """Which of the manifest's entries a batch runs."""
         return self._plans.choose(batch, self.limits).name
+
+
+def _nothing(stream: Stream) -> None:
+    """A launch whose part a library has done."""
 
 
 def _sampling(shaped: ShapedPlan) -> str:

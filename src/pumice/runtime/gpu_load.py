@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pumice.artifact import Manifest
@@ -27,11 +28,13 @@ def load_gpu(
     contexts: int | None = None,
     random_weights: bool = False,
     progress: Progress | None = None,
+    library_homes: Sequence[Path] = (),
 ) -> GpuExecutor:
     """Loads an artifact on `device`, or with "auto" on the best one of the artifact's API.
 
     num_blocks, context_length, contexts: see `gpu_budget.plan_cache`. random_weights: made up where
-    the artifact has none. progress: bytes of weights done, in all.
+    the artifact has none. progress: bytes of weights done, in all. library_homes: folders of
+    vendors' libraries (`Settings.library_homes`).
     Raises ArtifactError (damaged, or made for another device), DeviceError (no such driver or
     device), OutOfMemoryError (before anything is loaded), UsageError.
     """
@@ -56,6 +59,7 @@ def load_gpu(
         cache,
         random_weights=random_weights,
         progress=progress,
+        library_homes=library_homes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pumice.artifact import AGAIN, Manifest
@@ -31,6 +31,7 @@ def load(
     contexts: int | None = None,
     random_weights: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    library_homes: Sequence[Path] = (),
 ) -> Loaded:
     """Loads an artifact.
 
@@ -41,7 +42,8 @@ def load(
     left, for at most `contexts` of the longest.
     context_length: longest sequence; by default the model's, on a CPU at most 8192.
     random_weights: of a GPU's artifact, what its file lacks is made up. progress: bytes of weights
-    done and in all, while a GPU's are copied.
+    done and in all, while a GPU's are copied. library_homes: folders of vendors' libraries of
+    products, looked into before the usual places.
     Raises ArtifactError (damaged, or made for another device), DeviceError (no such driver or
     device), OutOfMemoryError (before anything is loaded), UsageError.
     """
@@ -65,6 +67,7 @@ def load(
             contexts=contexts,
             random_weights=random_weights,
             progress=progress,
+            library_homes=library_homes,
         )
     if device not in ("cpu", "auto"):
         raise ArtifactError(

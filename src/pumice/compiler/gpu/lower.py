@@ -9,6 +9,13 @@ from pumice.artifact import FILL, BufferRef, KernelRecord, Launch, Plan
 from pumice.compiler.gpu.binaries import Binaries
 from pumice.compiler.gpu.fuse_attention import fuse_attention
 from pumice.compiler.gpu.fuse_products import fuse_products
+from pumice.compiler.gpu.library_products import (
+    NAMES,
+    WORKSPACE_BYTES,
+    LibraryStep,
+    attach,
+    library_step,
+)
 from pumice.compiler.gpu.select import Selected, Selection
 from pumice.compiler.gpu.shapes import PlanShape
 from pumice.compiler.gpu.translate import Call, Translator
@@ -36,9 +43,11 @@ class GpuLowering:
     database: Database
     fuse_attention: bool = True
     fuse_products: bool = True
+    vendor_blas: str = "measured"
     fusions: dict[str, str] = field(default_factory=dict)  # what was fused, or why not
     weights: dict[str, GpuWeight] = field(default_factory=dict)
     records: dict[str, KernelRecord] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)  # product → whose, and why
 
     def __post_init__(self) -> None:
         self.binaries = Binaries(self.target)
@@ -48,10 +57,14 @@ class GpuLowering:
         """One plan."""
         translator, calls, result = self.calls(graph, shape)
         selected = [self.selection.of(call) for call in calls]
-        offsets, arena = _place(translator.arena, calls, selected, result)
+        steps = {i: step for i, c in enumerate(selected) if (step := self._library(c)) is not None}
+        offsets, arena = _place(translator.arena, calls, selected, result, steps)
         launches = _first_fill(selected, offsets)
         for index, (call, choice) in enumerate(zip(calls, selected, strict=True)):
-            launches += self.launches(index, call, choice, offsets)
+            made = self.launches(index, call, choice, offsets)
+            if index in steps:
+                made = _with_library(steps[index], index, call, choice, made, offsets)
+            launches += made
         width = result.spec.shape[1]
         output = result.ref(offsets)
         return Plan(tuple(launches), arena, shape.bounds, output, width)
@@ -96,6 +109,15 @@ class GpuLowering:
         if said:
             self.fusions[name] = said
         return fused
+
+    def _library(self, choice: Selected) -> LibraryStep | None:
+        """What a vendor's library may compute of a call."""
+        step, reason = library_step(choice, self.target, self.database, self.vendor_blas)
+        if reason and self.vendor_blas != "never":
+            (m, k), n = choice.problem["x"].shape, choice.problem["out"].shape[1]
+            whose = NAMES[self.target.api] if step is not None else "own kernel"
+            self.libraries[f"{choice.problem.operator} {m}×{k} · {k}×{n}"] = f"{whose}: {reason}"
+        return step
 
     def launches(
         self, index: int, call: Call, choice: Selected, offsets: dict[str, int]
@@ -189,6 +211,30 @@ def _restored(selected: list[Selected]) -> int:
     )
 
 
+def _library_space(index: int) -> str:
+    """The name in the arena of what a library may use for a call."""
+    return f"call {index}: a library's workspace"
+
+
+def _with_library(
+    step: LibraryStep,
+    index: int,
+    call: Call,
+    choice: Selected,
+    launches: list[Launch],
+    offsets: dict[str, int],
+) -> list[Launch]:
+    """A call's launches with what a library may compute of them."""
+
+    def reference(name: str) -> BufferRef:
+        if name in choice.plan.workspaces:
+            return BufferRef("arena", offset=offsets[_scratch(index, name, choice.plan)])
+        return call.tensors[name].ref(offsets)
+
+    workspace = BufferRef("arena", offset=offsets[_library_space(index)])
+    return attach(step, choice, launches, reference, workspace)
+
+
 def _first_fill(selected: list[Selected], offsets: dict[str, int]) -> list[Launch]:
     """Other plans use the arena, too: what must be zero is so again from a plan's start on."""
     nbytes = _restored(selected)
@@ -199,9 +245,13 @@ def _first_fill(selected: list[Selected], offsets: dict[str, int]) -> list[Launc
 
 
 def _place(
-    arena: Mapping[str, int], calls: list[Call], selected: list[Selected], result: Value
+    arena: Mapping[str, int],
+    calls: list[Call],
+    selected: list[Selected],
+    result: Value,
+    libraries: Mapping[int, LibraryStep],
 ) -> tuple[dict[str, int], int]:
-    """Offsets of the arena's tensors and of the calls' workspaces."""
+    """Offsets of the arena's tensors and of the calls' workspaces. libraries: by call."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     tensors: list[Lifetime] = []
@@ -216,6 +266,8 @@ def _place(
                 tensors.append(Lifetime(scratch, max(1, spec.nbytes), index, index))
     if nbytes := _restored(selected):
         tensors.append(Lifetime(RESTORED, nbytes, 0, len(calls)))
+    for index in libraries:
+        tensors.append(Lifetime(_library_space(index), WORKSPACE_BYTES, index, index))
     last[result.name] = len(calls)
     for name, begin in first.items():
         tensors.append(Lifetime(name, max(1, arena[name]), begin, last[name]))

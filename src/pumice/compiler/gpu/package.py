@@ -85,6 +85,7 @@ def package(
             "activations": dtype,
             "fusions": lowering.fusions,
             "weights": _forms(lowering.weights),
+            "vendor_blas": {"when": options.vendor_blas, "products": lowering.libraries},
         },
         weights=tuple(row for use in lowering.weights.values() for row in use.records()),
     )
@@ -102,6 +103,7 @@ def lowering_of(model: ModelSource, target: Target, options: CompileOptions) -> 
         database(target.name),
         fuse_attention=options.fuse_attention,
         fuse_products=options.fuse_products,
+        vendor_blas=options.vendor_blas,
     )
 
 

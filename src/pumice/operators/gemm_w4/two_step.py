@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pumice.operators.gemm.triton_plan import GemmTiled
 from pumice.operators.gemm_w4.triton_plan import Dequantize, gemm_reason
-from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec
+from pumice.operators.triton.plan import Config, Launch, Plan, Problem, ProductStep, TensorSpec
 from pumice.targets import Target
 
 LEAST_TOKENS = 128
@@ -28,7 +28,7 @@ def _parts(problem: Problem) -> tuple[Problem, Problem]:
         "dequantize_w4", {**packed, "out": dense}, {**problem.attrs, "out_dtype": dtype}
     )
     given = {name: problem[name] for name in ("x", "bias", "out") if name in problem}
-    return first, Problem("gemm", {**given, "w": dense}, {})
+    return first, Problem("gemm", {**given, "w": dense}, {}, frozenset({"out"}))
 
 
 def _renamed(launch: Launch, name: str) -> Launch:
@@ -59,4 +59,6 @@ class TwoStep:
         launches = [_renamed(launch, "out") for launch in unpack.launches]
         launches += [_renamed(launch, "w") for launch in product.launches]
         workspaces = {**product.workspaces, "dense": first["out"]}
-        return Plan(tuple(launches), workspaces, product.zeroed)
+        names = {name: "dense" if name == "w" else name for name in second.tensors}
+        step = ProductStep(len(unpack.launches), second, names)
+        return Plan(tuple(launches), workspaces, product.zeroed, product=step)

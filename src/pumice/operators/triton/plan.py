@@ -146,16 +146,27 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class ProductStep:
+    """A plan's launches from `first` to its end are one `gemm`, which something else may compute.
+    problem: that gemm. names: its tensors' names → the plan's (of tensors or workspaces)."""
+
+    first: int
+    problem: Problem
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Launches in order. workspaces: scratch tensors by name, alive for these launches only; those
     named in `zeroed` must be zero before the first; the launches leave those in `restored` zero
     again, so that they need zeroing once for many runs. A plan without launches has nothing to do
-    (no rows): outputs then have no elements."""
+    (no rows): outputs then have no elements. product: of a plan that ends in a `gemm`."""
 
     launches: tuple[Launch, ...]
     workspaces: Mapping[str, TensorSpec] = field(default_factory=dict)
     zeroed: frozenset[str] = frozenset()
     restored: frozenset[str] = frozenset()
+    product: ProductStep | None = None
 
 
 class TritonKernel(Protocol):

@@ -73,7 +73,7 @@ def open_driver(name: DeviceName) -> Driver:
     module, _, function = EMULATED[name.api].partition(":")
     opener = getattr(importlib.import_module(module), function)
     library = opener(name.emulated, sanitize=name.sanitize)
-    return Driver(table, library, explain=library.explain)
+    return Driver(table, library, explain=library.explain, emulated=True)
 
 
 def devices(driver: Driver) -> list[DeviceProperties]:

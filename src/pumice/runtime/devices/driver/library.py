@@ -32,7 +32,7 @@ class Driver:
     what was attempted and the driver's own name for the failure.
 
     explain: for a library that knows more than its status says, a text for the last failure or
-    None.
+    None. emulated: whether there is no card beneath.
     """
 
     def __init__(
@@ -41,8 +41,9 @@ class Driver:
         library: Library,
         *,
         explain: Callable[[], str | None] | None = None,
+        emulated: bool = False,
     ) -> None:
-        self.table = table
+        self.table, self.emulated = table, emulated
         self._explain = explain
         self.functions: dict[str, Any] = {}
         missing = []
