@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pumice.artifact import (
     CacheSpec,
     KernelRecord,
     Launch,
+    LibraryProduct,
     Manifest,
     ModelInfo,
     Plan,
@@ -44,6 +46,24 @@ def test_round_trip(tmp_path: Path) -> None:
     assert loaded == Manifest.load(path)
     assert loaded.entries["decode"].launches[0].arguments[0] == BufferRef("arena", offset=64)
     assert loaded.cache.bytes_per_block() == 2 * 2 * 2 * 3 * 64 * 32
+
+
+def test_a_library_s_product(tmp_path: Path) -> None:
+    """It is kept, and a launch without one is written as it always was."""
+    manifest = _manifest()
+    plan = manifest.entries["decode"]
+    product = LibraryProduct(
+        BufferRef("arena", offset=256), BufferRef("weight", "w"), BufferRef("arena", offset=512),
+        BufferRef("arena", offset=4096), 1 << 20, 128, 64, 32, "float16", "float32", 32, 32, 64,
+        launches=2,
+    )  # fmt: skip
+    launches = (plan.launches[0], dataclasses.replace(plan.launches[0], product=product))
+    entries = {"decode": dataclasses.replace(plan, launches=launches)}
+    path = tmp_path / "manifest.json"
+    dataclasses.replace(manifest, entries=entries).save(path)
+    found = Manifest.load(path).entries["decode"].launches
+    assert (found[0].product, found[1].product) == (None, product)
+    assert path.read_text().count('"product"') == 1
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,24 @@ def devices() -> Iterator[Finding]:
                 yield Finding(report.api, WARNING, f"{line}: {error.message}")
                 continue
             yield Finding(report.api, OK, f"{line}; target {target.name}")
+        if report.devices:
+            yield guarded(report.api, lambda api=report.api: vendor_blas(api))  # type: ignore[misc]
+
+
+def vendor_blas(api: str) -> Finding:
+    """The vendor's library for products of many tokens; without it Pumice's own kernels do them."""
+    from pumice.runtime.devices.blas.library import TABLES, find
+    from pumice.runtime.devices.driver.choose import open_device
+    from pumice.settings import Settings
+
+    table = TABLES[api]
+    device = open_device(api)  # the library starts on the thread's device
+    try:
+        blas = find(table, Settings.from_environment().library_homes)
+    except PumiceError as error:
+        text = f"products by Pumice's own kernels: {error.message}"
+        return Finding(table.name, OK, text, error.hint or "")
+    return Finding(table.name, OK, f"{blas}, on {device}")
 
 
 def default_device() -> Finding:

@@ -31,6 +31,7 @@ def as_dict(directory: Path, manifest: Manifest, context: int | None) -> dict[st
         "model": asdict(manifest.model),
         "memory": manifest.memory,
         "fusions": manifest.options.get("fusions", {}),
+        "vendor_blas": manifest.options.get("vendor_blas", {}),
         "cache_bytes_per_token": manifest.cache.bytes_per_block() // manifest.cache.block_size,
         "launches": {name: len(plan.launches) for name, plan in manifest.entries.items()},
         "bounds": {name: plan.bounds for name, plan in manifest.entries.items()},
@@ -120,6 +121,8 @@ def print_artifact(
     fusions = manifest.options.get("fusions", {})
     if fusions:
         facts.add_row("fusions", "\n".join(f"{name}: {said}" for name, said in fusions.items()))
+    if said := _vendor_blas(manifest, with_kernels):
+        facts.add_row("vendor BLAS", said)
     facts.add_row("kernels", _kernels(manifest))
     console.print(facts)
     if not _predicts():
@@ -174,6 +177,22 @@ def _plans(manifest: Manifest) -> dict[str, str]:
         ]  # fmt: skip
         texts[entry] = f"{len(rows)}: {'; '.join(parts)}; {min(counts)} to {max(counts)} launches"
     return texts
+
+
+def _vendor_blas(manifest: Manifest, with_reasons: bool) -> str:
+    """What may be left to a vendor's library, and with reasons why each product is or is not."""
+    from pumice.runtime.devices.blas.library import TABLES
+    from pumice.runtime.gpu_products import count
+
+    known = manifest.options.get("vendor_blas")
+    if known is None:  # compiled before there was a choice
+        return ""
+    name, launches = TABLES[str(manifest.target["api"])].name, count(manifest)
+    text = f"{launches:,} launches of all plans are {name}'s where it is found"
+    lines = [f"{text if launches else 'none'} (--vendor-blas {known['when']})"]
+    if with_reasons:
+        lines += [f"{product}: {said}" for product, said in known["products"].items()]
+    return "\n".join(lines)
 
 
 def _kernels(manifest: Manifest) -> str:

@@ -165,12 +165,14 @@ class ChatModule:
         if not verbose:
             return str(stats)
         cache = self.engine.cache
+        products = getattr(self.engine.executable, "products", "")
         return (
             f"{stats}\n"
             f"prompt: {stats.prompt_tokens:,} tokens, {stats.cached_tokens:,} of them from the "
             f"cache; first token after {stats.last_ttft_s * 1e3:.0f} ms\n"
             f"decoded: {stats.decode_tokens:,} tokens in {stats.decode_s:.2f} s\n"
             f"cache: {cache.in_use} of {cache.num_blocks} blocks in use, {cache.cached} kept"
+            + (f"\n{products}" if products else "")
         )
 
     def stats_dict(self) -> dict[str, Any]:

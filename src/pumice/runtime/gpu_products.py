@@ -57,9 +57,12 @@ class LibraryProducts:
             product.m, product.n, product.k, product.dtype, product.out_dtype,
             product.x_stride, product.w_stride, product.out_stride,
         )  # fmt: skip
-        places = (address(ref) for ref in (product.x, product.w, product.out, product.workspace))
+        operands = Operands(
+            address(product.x), address(product.w), address(product.out),
+            address(product.workspace), product.workspace_bytes,
+        )  # fmt: skip
         try:
-            return self._products.bind(shape, Operands(*places, product.workspace_bytes), stream)
+            return self._products.bind(shape, operands, stream)
         except UnsupportedError as error:
             text = f"; Pumice's own kernel, as {error.message}"
             if text not in self.said:

@@ -60,5 +60,5 @@ class TwoStep:
         launches += [_renamed(launch, "w") for launch in product.launches]
         workspaces = {**product.workspaces, "dense": first["out"]}
         names = {name: "dense" if name == "w" else name for name in second.tensors}
-        step = ProductStep(len(unpack.launches), second, names)
-        return Plan(tuple(launches), workspaces, product.zeroed, product=step)
+        dense = ProductStep(len(unpack.launches), second, names)
+        return Plan(tuple(launches), workspaces, product.zeroed, product=dense)

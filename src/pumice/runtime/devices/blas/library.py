@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Blas:
         handle = ctypes.c_void_p()
         self.call("create", ctypes.byref(handle), attempted=f"starting {table.name}")
         self.handle = handle.value
+        self._finalizer = weakref.finalize(self, self.functions["destroy"], self.handle)
         self.version = self._version()
 
     def __str__(self) -> str:
@@ -63,12 +65,6 @@ class Blas:
             f"{attempted} failed: {symbol} returned {name} ({status})",
             hint=f"`--vendor-blas never` compiles a model that runs without {self.table.name}.",
         )
-
-    def close(self) -> None:
-        """Ends the handle; nothing of it may be used afterwards."""
-        if self.handle is not None:
-            self.status("destroy", self.handle)
-            self.handle = None
 
     def _version(self) -> str:
         if "version" in self.functions:
