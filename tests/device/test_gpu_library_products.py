@@ -10,8 +10,8 @@ from typing import Any
 import gpu_artifact as toy
 import numpy as np
 import pytest
-from blas_fakes import FakeBlas
 
+from blas_fakes import FakeBlas
 from pumice.artifact import BufferRef, LibraryProduct, Manifest, Plan
 from pumice.emulator.hip import library as emulated
 from pumice.errors import ArtifactError, DeviceError

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blas_fakes import FakeBlas
 from driver_fakes import emulated
 
+from blas_fakes import FakeBlas
 from pumice.dtypes import numpy_dtype
 from pumice.errors import DeviceError, UnsupportedError
 from pumice.runtime.devices.blas import cublaslt, hipblaslt

@@ -21,7 +21,9 @@ from pumice.compiler.gpu.library_products import (
     library_step,
 )
 from pumice.compiler.gpu.package import graphs_of, lowering_of, shapes_of
-from pumice.compiler.gpu.select import Selected
+from pumice.compiler.gpu.select import Selected, Selection
+from pumice.compiler.gpu.translate import Call
+from pumice.compiler.gpu.values import Value
 from pumice.compiler.source import open_model
 from pumice.errors import UsageError
 from pumice.operators.gemm.triton_plan import GemmTiled
@@ -115,6 +117,22 @@ def test_modes(tmp_path: Path) -> None:
     arguments = ["compile", "smollm2-135m", "--target", "x86-64-v3", "--vendor-blas", "always"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == UsageError.exit_code and "--vendor-blas is for GPUs" in done.output
+
+
+def test_packed_weights_are_split_when_a_library_always_multiplies(tmp_path: Path) -> None:
+    target, problem = get_target("sm_90"), packed(300)
+    fused = row_of(problem, kernel="gemm_w4.triton.tiled", config={}, us=1.0)
+    write_rows(tmp_path / "sm_90" / "gemm_w4.json", [fused])
+    tensors = {n: Value("arena", n, t) for n, t in problem.tensors.items()}
+    call = Call("gemm_w4", problem.attrs, tensors, frozenset({"out"}), "product", 0, 0)
+    for split in (False, True):
+        choice = Selection(target, Database("sm_90", (tmp_path,)), two_steps=split).of(call)
+        assert (choice.kernel == "gemm_w4.triton.two_step") is split, choice.reason
+    few = {n: Value("arena", n, t) for n, t in packed(16).tensors.items()}
+    short = replace(call, tensors=few)
+    assert (
+        "two_step" not in Selection(target, Database("sm_90", ()), two_steps=True).of(short).kernel
+    )
 
 
 def test_what_a_library_is_not_asked_for() -> None:

@@ -51,7 +51,8 @@ class GpuLowering:
 
     def __post_init__(self) -> None:
         self.binaries = Binaries(self.target)
-        self.selection = Selection(self.target, self.database)
+        always = self.vendor_blas == "always"
+        self.selection = Selection(self.target, self.database, two_steps=always)
 
     def lower(self, graph: Graph, shape: PlanShape) -> Plan:
         """One plan."""

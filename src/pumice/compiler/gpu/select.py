@@ -10,8 +10,9 @@ from pumice.errors import CompileError, UnsupportedError
 from pumice.operators.triton.plan import Plan, Problem, TensorSpec
 from pumice.targets import Target
 from pumice.tuning.database import Database
-from pumice.tuning.gpu import GpuChoice, choose_kernel
+from pumice.tuning.gpu import GpuChoice, choose_kernel, supporting
 
+TWO_STEP = "gemm_w4.triton.two_step"
 _HALF = ("float16", "bfloat16")
 
 
@@ -62,10 +63,12 @@ def _as_measured(name: str, spec: TensorSpec, dtype: str) -> TensorSpec:
 
 @dataclass
 class Selection:
-    """Choices of one target, each made once: layers repeat their calls."""
+    """Choices of one target, each made once: layers repeat their calls. two_steps: products of
+    many tokens with packed weights are made of a dense one, which a vendor's library may do."""
 
     target: Target
     database: Database
+    two_steps: bool = False
     _made: dict[Problem, Selected] = field(default_factory=dict)
 
     def of(self, call: Call) -> Selected:
@@ -97,12 +100,15 @@ class Selection:
         return list(self._made)
 
     def _choose(self, problem: Problem) -> GpuChoice:
-        choice = choose_kernel(problem, self.target, self.database)
+        only = ""
+        if self.two_steps and TWO_STEP in supporting(problem, self.target)[0]:
+            only = TWO_STEP
+        choice = choose_kernel(problem, self.target, self.database, only=only)
         if choice.measured:
             return choice
         for difference, other in similar(problem):
             try:
-                found = choose_kernel(other, self.target, self.database)
+                found = choose_kernel(other, self.target, self.database, only=only)
             except UnsupportedError:
                 continue
             kernel = found.kernel
