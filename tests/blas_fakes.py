@@ -5,13 +5,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pumice.dtypes import numpy_dtype
+from pumice.emulator.hip import library as emulated
 from pumice.emulator.hip.library import HipLibrary
+from pumice.runtime.devices.blas import library
 from pumice.runtime.devices.blas.table import BlasTable, argument_types
+from pumice.runtime.devices.driver.library import Driver
+
+if TYPE_CHECKING:
+    import pytest
 
 HANDLE = 0xB1A5
 NEED = 4096  # bytes of workspace of every algorithm but the first
@@ -164,3 +170,26 @@ class FakeBlas:
             values = np.ascontiguousarray(product[:, column].astype(numpy_dtype(name)))
             at = address + column * layout["ld"] * values.itemsize
             self.card.executor.write(at, values.view(np.uint8))
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[FakeBlas]:
+    """Emulated cards pass for real ones with a library; those that are opened are in the list."""
+    opened: list[FakeBlas] = []
+    cards: list[HipLibrary] = []
+    open_library, init = emulated.open_library, Driver.__init__
+
+    def opening(arch: str, *, sanitize: bool = False) -> HipLibrary:
+        cards.append(open_library(arch, sanitize=sanitize))
+        return cards[-1]
+
+    def as_if_real(self: Driver, *given: Any, **options: Any) -> None:
+        init(self, *given, **{**options, "emulated": False})
+
+    def find(table: BlasTable, homes: Any) -> library.Blas:
+        opened.append(FakeBlas(table, cards[-1]))
+        return library.Blas(table, opened[-1], "/opt/rocm/lib/libhipblaslt.so.1")
+
+    monkeypatch.setattr(emulated, "open_library", opening)
+    monkeypatch.setattr(Driver, "__init__", as_if_real)
+    monkeypatch.setattr(library, "find", find)
+    return opened

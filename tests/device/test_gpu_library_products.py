@@ -11,12 +11,10 @@ import gpu_artifact as toy
 import numpy as np
 import pytest
 
-from blas_fakes import FakeBlas
+from blas_fakes import FakeBlas, stand_in
 from pumice.artifact import BufferRef, LibraryProduct, Manifest, Plan
-from pumice.emulator.hip import library as emulated
 from pumice.errors import ArtifactError, DeviceError
 from pumice.runtime.devices.blas import hipblaslt, library
-from pumice.runtime.devices.driver.library import Driver
 from pumice.runtime.gpu_executor import GpuExecutor
 from pumice.runtime.load import load
 
@@ -53,25 +51,7 @@ def with_product(manifest: Manifest, plan: Plan) -> Plan:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[FakeBlas]:
     """The card passes for a real one with a library; what was opened is in the list."""
-    opened: list[FakeBlas] = []
-    cards: list[Any] = []
-    open_library, init = emulated.open_library, Driver.__init__
-
-    def opening(arch: str, *, sanitize: bool = False) -> Any:
-        cards.append(open_library(arch, sanitize=sanitize))
-        return cards[-1]
-
-    def as_if_real(self: Driver, *given: Any, **options: Any) -> None:
-        init(self, *given, **{**options, "emulated": False})
-
-    def find(table: Any, homes: Any) -> library.Blas:
-        opened.append(FakeBlas(table, cards[-1]))
-        return library.Blas(table, opened[-1], "/opt/rocm/lib/libhipblaslt.so.1")
-
-    monkeypatch.setattr(emulated, "open_library", opening)
-    monkeypatch.setattr(Driver, "__init__", as_if_real)
-    monkeypatch.setattr(library, "find", find)
-    return opened
+    return stand_in(monkeypatch)
 
 
 def loaded(directory: Path, **options: Any) -> GpuExecutor:

@@ -13,6 +13,7 @@ from tests.e2e.compiled import Compiled, error
 from tests.e2e.test_tiny_models import _logits
 from tests.reference.tiny import make_model
 
+from blas_fakes import stand_in
 from pumice.engine.engine import LLMEngine
 from pumice.engine.request import SamplingParams
 from pumice.quantization import get_format
@@ -73,6 +74,23 @@ def test_logits(
     for sequence, got in compiled.extend_many(both).items():
         whole = _logits(model, parts[sequence] + both[sequence])
         assert error(got, whole[-1:]) <= LIMIT, sequence
+
+
+def test_a_prompt_by_a_vendor_s_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for hipBLASLt multiplies with the weights that a kernel has unpacked."""
+    opened = stand_in(monkeypatch)
+    model = _model("llama", "q4f16_1", tmp_path / "model", max_position_embeddings=160)
+    compiled = Compiled(
+        tmp_path / "model", tmp_path / "artifact", context=160, emulated="gfx1100",
+        quantization="q4f16_1", max_tokens=128, max_sequences=1, max_rows=128,
+        vendor_blas="always",
+    )  # fmt: skip
+    tokens = np.random.default_rng(7).integers(3, model.config.vocab_size, 126).tolist()
+    assert error(compiled.extend(tokens[:125]), _logits(model, tokens)[:125]) <= LIMIT
+    (fake,) = opened
+    assert len(fake.queries) == 5 and "hipBLASLt 1.2.3" in compiled.executor.products
+    assert len(fake.seen) >= 4 * model.config.num_hidden_layers + 1
+    assert error(compiled.extend(tokens[125:]), _logits(model, tokens)[125:]) <= LIMIT
 
 
 @pytest.mark.parametrize("arch", ["gfx1100", "gfx942"])
