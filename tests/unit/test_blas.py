@@ -1,5 +1,5 @@
 """Products by a vendor's library on the runtime's own device: descriptors, choice, capture, errors;
-where libraries are looked for. Those here are stand-ins; `scripts/bench_vendor_blas` runs real ones.
+where libraries are looked for. Those here are stand-ins: `scripts/bench_vendor_blas` has real ones.
 """
 
 from __future__ import annotations
