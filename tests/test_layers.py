@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "src" / "pumice"
 
 _BASE = frozenset(
-    {"_version", "errors", "dtypes", "artifact", "artifact_files", "files", "processes"}
+    {"_version", "errors", "dtypes", "plans", "artifact", "artifact_files", "files", "processes"}
     | {"event_loop"}
 )
 _OPERATORS = _BASE | {"targets", "quantization", "binary", "operators"}
@@ -32,7 +32,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "errors": frozenset(),
     "settings": frozenset({"errors"}),
     "dtypes": frozenset({"errors"}),
-    "artifact": frozenset({"errors"}),
+    "plans": frozenset({"errors"}),
+    "artifact": frozenset({"errors", "plans"}),
     "artifact_files": frozenset({"errors", "artifact"}),
     "files": frozenset({"errors"}),
     "processes": frozenset(),

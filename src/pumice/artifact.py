@@ -33,111 +33,33 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pumice.errors import ArtifactError
+from pumice.plans import (
+    FILL,
+    BufferRef,
+    Expr,
+    Launch,
+    LibraryProduct,
+    Plan,
+    evaluate,
+    plan_text,
+    read_plan,
+)
+
+__all__ = [
+    "AGAIN", "CACHE_ITEMSIZE", "FILL", "SCHEMA", "BufferRef", "CacheSpec", "Expr", "FileRecord",
+    "KernelRecord", "Launch", "LibraryProduct", "Manifest", "ModelInfo", "Plan", "WeightRecord",
+    "evaluate",
+]  # fmt: skip
 
 SCHEMA = 2
 CACHE_ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4}  # bytes, by element type
-FILL = "fill"
 AGAIN = "Compile the model again: pumice compile MODEL --rebuild"
 _UNKNOWN = "0" * 64  # where the checksum of a text goes
-Expr = Any  # int | str | list[Expr]; recursive aliases are beyond Python 3.10's mypy
-
-
-def evaluate(expr: Expr, symbols: Mapping[str, int]) -> int:
-    """The value of an expression; ArtifactError when it is malformed or a symbol is unknown."""
-    if isinstance(expr, int):
-        return expr
-    if isinstance(expr, str):
-        if expr in symbols:
-            return symbols[expr]
-        raise ArtifactError(f"the plan uses symbol {expr!r}; known: {', '.join(symbols)}")
-    if isinstance(expr, list | tuple) and len(expr) == 3:
-        a, b = evaluate(expr[1], symbols), evaluate(expr[2], symbols)
-        match expr[0]:
-            case "+":
-                return a + b
-            case "-":
-                return a - b
-            case "*":
-                return a * b
-            case "//":
-                return a // b
-            case "ceildiv":
-                return -(-a // b)
-            case "min":
-                return min(a, b)
-            case "max":
-                return max(a, b)
-    raise ArtifactError(f"the plan holds {expr!r}, which is no expression")
-
-
-@dataclass(frozen=True)
-class BufferRef:
-    """A pointer argument. space: arena | weight | input | cache | output.
-
-    arena, weight, input: `offset` bytes into it. weight: `name` is a tensor of weights.safetensors.
-    input: `name` is one of the step's inputs. cache: `name` is "k" or "v", `layer` says whose.
-    output: `name` is "logits", "tokens" or "logprobs", of a sampling plan.
-    """
-
-    space: str
-    name: str = ""
-    offset: int = 0
-    layer: int = 0
-
-
-@dataclass(frozen=True)
-class LibraryProduct:
-    """GPUs: out[m, n] = x[m, k] · w[n, k]ᵀ, which a vendor's library may compute in place of a
-    launch and those after it, `launches` in all. x and w are `dtype`; strides are elements from a
-    row to the next; the library may use `workspace_bytes` at `workspace`."""
-
-    x: BufferRef
-    w: BufferRef
-    out: BufferRef
-    workspace: BufferRef
-    workspace_bytes: int
-    m: int
-    n: int
-    k: int
-    dtype: str
-    out_dtype: str
-    x_stride: int
-    w_stride: int
-    out_stride: int
-    launches: int = 1
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel call. `arguments` holds a BufferRef or an expression each; `label` names it in a
-    profile."""
-
-    kernel: str
-    arguments: tuple[Any, ...]
-    label: str
-    grid: tuple[int, int, int] | None = None  # GPUs only
-    bytes_read: Expr = 0  # estimate, for profiles and predictions
-    operations: Expr = 0  # multiply and add count as two
-    # GPUs: bytes of intermediate tensors that its call reads and writes.
-    activation_bytes: int = 0
-    product: LibraryProduct | None = None  # GPUs: a plan is whole without it
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An entry point: what to launch, and how much arena it needs at the bounds."""
-
-    launches: tuple[Launch, ...]
-    arena_bytes: int
-    bounds: dict[str, int]  # symbol → its largest value
-    output: BufferRef  # float32[R, width]: logits, or hidden states for "embed"
-    width: int | None = None  # columns of the output; None: the vocabulary's size
 
 
 @dataclass(frozen=True)
@@ -254,7 +176,7 @@ class Manifest:
         data["weights"] = "<weights>"
         text = json.dumps(data, indent=1)
         for name, plan in self.entries.items():
-            text = text.replace(json.dumps(f"<plan {name}>"), _plan_text(plan), 1)
+            text = text.replace(json.dumps(f"<plan {name}>"), plan_text(plan), 1)
         weights = [json.dumps(dataclasses.astuple(weight)) for weight in self.weights]
         text = text.replace('"<weights>"', "[" + ",\n  ".join(weights) + "]", 1)
         path.write_text(text.replace(_UNKNOWN, _checksum(text), 1), encoding="utf-8")
@@ -293,63 +215,6 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _argument_text(value: Any) -> Any:
-    if isinstance(value, BufferRef):
-        return [value.space, value.name, value.offset, value.layer]
-    return value
-
-
-def _plan_text(plan: Plan) -> str:
-    """A plan as JSON. An argument that is a buffer is [space, name, offset, layer]."""
-    lines = []
-    for launch in plan.launches:
-        row = dict(vars(launch))
-        row["arguments"] = [_argument_text(a) for a in launch.arguments]
-        del row["product"]
-        if launch.product is not None:
-            row["product"] = {k: _argument_text(v) for k, v in vars(launch.product).items()}
-        lines.append(json.dumps(row, separators=(",", ":")))
-    head = {**vars(plan), "output": vars(plan.output), "launches": "<launches>"}
-    text = ",\n    ".join(lines)
-    return json.dumps(head).replace('"<launches>"', f"[\n    {text}]", 1)
-
-
-def _plan(data: dict[str, Any], known: dict[Any, BufferRef]) -> Plan:
-    """known: buffers that were read before; layers and plans share most of theirs."""
-
-    def argument(value: Any) -> Any:
-        if not (isinstance(value, list) and len(value) == 4):
-            return value
-        key = tuple(value)
-        if key not in known:
-            known[key] = BufferRef(*value)
-        return known[key]
-
-    def product(value: Any) -> LibraryProduct | None:
-        if value is None:
-            return None
-        return LibraryProduct(**{name: argument(v) for name, v in value.items()})
-
-    launches = tuple(
-        Launch(
-            **{
-                **item,
-                "arguments": tuple(argument(a) for a in item["arguments"]),
-                "grid": None if item.get("grid") is None else tuple(item["grid"]),
-                "product": product(item.get("product")),
-            }
-        )
-        for item in data["launches"]
-    )
-    return Plan(
-        launches=launches,
-        arena_bytes=int(data["arena_bytes"]),
-        bounds=dict(data["bounds"]),
-        output=BufferRef(**data["output"]),
-        width=data.get("width"),
-    )
-
-
 def _check_parts(data: dict[str, Any]) -> None:
     """ValueError for what others take for granted: a target's names, the cache's block."""
     for key in ("name", "api", "arch"):
@@ -386,7 +251,7 @@ def _manifest(data: dict[str, Any]) -> Manifest:
         target=data["target"],
         model=ModelInfo(**data["model"]),
         cache=CacheSpec(**cache),
-        entries={name: _plan(plan, known) for name, plan in data["entries"].items()},
+        entries={name: read_plan(plan, known) for name, plan in data["entries"].items()},
         kernels=kernels,
         schema=data["schema"],
         versions=data.get("versions", {}),

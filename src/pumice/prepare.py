@@ -137,7 +137,7 @@ def source_digest() -> str:
         "text",
     )
     files = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
-    for path in [*files, root / "artifact.py"]:
+    for path in [*files, root / "artifact.py", root / "plans.py"]:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -33,7 +33,8 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def with_product(manifest: Manifest, plan: Plan) -> Plan:
+def with_product(manifest: Manifest, plan: Plan, *, before: bool = False) -> Plan:
+    """before: the library's way also has what fetches the rows, which the own kernels' has."""
     *rest, last = plan.launches
     record = next(r for r in manifest.kernels if r.symbol == last.kernel)
     given = dict(zip(record.arguments, last.arguments, strict=True))
@@ -45,6 +46,9 @@ def with_product(manifest: Manifest, plan: Plan) -> Plan:
         x_stride=toy.WIDTH, w_stride=toy.WIDTH, out_stride=columns,
     )  # fmt: skip
     launches = (*rest, dataclasses.replace(last, product=product))
+    if before:
+        both = dataclasses.replace(product, launches=2, before=(rest[-1],))
+        launches = (*rest[:-1], dataclasses.replace(rest[-1], product=both), last)
     return dataclasses.replace(plan, launches=launches, arena_bytes=plan.arena_bytes + ROOM)
 
 
@@ -95,6 +99,16 @@ def test_a_library_that_is_there(artifact: Path, found: list[FakeBlas]) -> None:
     assert [row[0] for row in rows] == [launch.label for launch in plan.launches]
     assert rows[-1][1] == "hipBLASLt"
     assert [row[1] for row in rows[:-1]] == [launch.kernel for launch in plan.launches[:-1]]
+
+
+def test_what_the_library_needs_first(tmp_path: Path, found: list[FakeBlas]) -> None:
+    manifest = toy.write(tmp_path, samples=False)
+    entries = {n: with_product(manifest, p, before=True) for n, p in manifest.entries.items()}
+    dataclasses.replace(manifest, entries=entries).save(tmp_path / "manifest.json")
+    executor = loaded(tmp_path)
+    check(executor)
+    rows = executor.profile(toy.batch([(PROMPT[:5], 0, [3])]))
+    assert [row[1] for row in rows[-2:]] == ["hipBLASLt"] * 2 and found[0].seen
 
 
 def test_a_library_that_is_not(

@@ -55,7 +55,7 @@ def test_a_library_s_product(tmp_path: Path) -> None:
     product = LibraryProduct(
         BufferRef("arena", offset=256), BufferRef("weight", "w"), BufferRef("arena", offset=512),
         BufferRef("arena", offset=4096), 1 << 20, 128, 64, 32, "float16", "float32", 32, 32, 64,
-        launches=2,
+        launches=2, before=(Launch("u", (BufferRef("arena"), 3), "unpack", (1, 2, 3)),) * 4,
     )  # fmt: skip
     launches = (plan.launches[0], dataclasses.replace(plan.launches[0], product=product))
     entries = {"decode": dataclasses.replace(plan, launches=launches)}

@@ -27,6 +27,7 @@ from pumice.compiler.gpu.values import Value
 from pumice.compiler.source import open_model
 from pumice.errors import UsageError
 from pumice.operators.gemm.triton_plan import GemmTiled
+from pumice.operators.gemm_w4.triton_plan import Tiled as GemmW4Tiled
 from pumice.operators.gemm_w4.two_step import TwoStep
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
@@ -65,8 +66,14 @@ def rows(folder: Path, *found: tuple[Problem, str, float], arch: str = "sm_90") 
     return Database(arch, (folder,))
 
 
+def call_of(problem: Problem) -> Call:
+    tensors = {name: Value("arena", name, spec) for name, spec in problem.tensors.items()}
+    return Call(problem.operator, problem.attrs, tensors, problem.outputs, "product", 0, 0)
+
+
 def decided(choice: Selected, known: Database, mode: str = "measured") -> tuple[bool, str]:
-    step, reason = library_step(choice, get_target(known.arch), known, mode)
+    selection = Selection(get_target(known.arch), known)
+    step, reason = library_step(call_of(choice.problem), choice, selection, mode)
     return step is not None, reason
 
 
@@ -119,20 +126,48 @@ def test_modes(tmp_path: Path) -> None:
     assert done.exit_code == UsageError.exit_code and "--vendor-blas is for GPUs" in done.output
 
 
-def test_packed_weights_are_split_when_a_library_always_multiplies(tmp_path: Path) -> None:
-    target, problem = get_target("sm_90"), packed(300)
-    fused = row_of(problem, kernel="gemm_w4.triton.tiled", config={}, us=1.0)
-    write_rows(tmp_path / "sm_90" / "gemm_w4.json", [fused])
-    tensors = {n: Value("arena", n, t) for n, t in problem.tensors.items()}
-    call = Call("gemm_w4", problem.attrs, tensors, frozenset({"out"}), "product", 0, 0)
-    for split in (False, True):
-        choice = Selection(target, Database("sm_90", (tmp_path,)), two_steps=split).of(call)
-        assert (choice.kernel == "gemm_w4.triton.two_step") is split, choice.reason
-    few = {n: Value("arena", n, t) for n, t in packed(16).tensors.items()}
-    short = replace(call, tensors=few)
-    assert (
-        "two_step" not in Selection(target, Database("sm_90", ()), two_steps=True).of(short).kernel
+def fused(problem: Problem) -> Selected:
+    """A kernel that multiplies with packed weights."""
+    kernel, target = GemmW4Tiled(), get_target("sm_90")
+    config = kernel.configs(problem, target)[0]
+    plan = kernel.plan(problem, target, config)
+    return Selected(problem, plan, kernel.name, config, "", {})
+
+
+def test_beside_a_kernel_that_reads_packed_weights(tmp_path: Path) -> None:
+    """Unpacking counts: rows of the whole call decide, products alone do not."""
+    problem, own = packed(512), "gemm_w4.triton.tiled"
+    known = rows(tmp_path, (dense(512), VENDOR, 100.0), (dense(512), TILED, 200.0))
+    found, reason = decided(fused(problem), known)
+    assert not found and "no row measured near" in reason
+    for us, taken in ((80.0, True), (99.0, False), (120.0, False)):
+        measured = [
+            row_of(problem, kernel=k, config={}, us=t) for k, t in ((VENDOR, us), (own, 100))
+        ]
+        write_rows(tmp_path / "sm_90" / "gemm_w4.json", measured)
+        whole = Database("sm_90", (tmp_path,))
+        found, reason = decided(fused(problem), whole)
+        assert found is taken and f"{us} µs, own kernels 100.0 µs" in reason
+        # of a call that is unpacked anyway, too
+        assert decided(selected(problem), whole)[0] is taken
+    assert decided(fused(packed(100)), whole, "always") == (False, "")  # too few to unpack for
+
+
+def test_what_unpacks_comes_first() -> None:
+    problem = packed(130)
+    choice, selection = fused(problem), Selection(get_target("sm_90"), Database("sm_90", ()))
+    call = call_of(problem)
+    step, _ = library_step(call, choice, selection, "always")
+    assert step is not None and step.unpacked is not None
+    assert set(step.unpacked.plan.workspaces) == {"dense"} and len(step.unpacked.plan.launches) == 1
+    own = [Launch(name, (), "l") for name in ("fill", "tiled")]
+    first = [Launch("dequantize", (), "l")]
+    made = attach(
+        step, choice, own, first, lambda name: BufferRef("arena", name), BufferRef("arena")
     )
+    product = made[0].product
+    assert product is not None and made[1].product is None
+    assert (product.launches, product.before, product.w.name) == (2, tuple(first), "dense")
 
 
 def test_what_a_library_is_not_asked_for() -> None:
@@ -153,12 +188,12 @@ def test_what_a_library_is_not_asked_for() -> None:
 
 def test_where_a_plan_has_the_operands() -> None:
     choice = selected(packed(130, out_dtype="float32"))
-    target = get_target("sm_90")
-    step, _ = library_step(choice, target, Database("sm_90", ()), "always")
-    assert step is not None
+    selection = Selection(get_target("sm_90"), Database("sm_90", ()))
+    step, _ = library_step(call_of(choice.problem), choice, selection, "always")
+    assert step is not None and step.unpacked is None
     own = [Launch("fill", (), "zero")] + [Launch(f"k{i}", (), "l") for i in range(2)]
     places = {name: BufferRef("arena", name) for name in ("x", "dense", "out")}
-    made = attach(step, choice, own, places.__getitem__, BufferRef("arena", "space"))
+    made = attach(step, choice, own, [], places.__getitem__, BufferRef("arena", "space"))
     assert [launch.product is None for launch in made] == [True, True, False]
     assert [replace(launch, product=None) for launch in made] == own
     product = made[2].product

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pumice.artifact import AGAIN, FILL, BufferRef, Manifest, Plan, evaluate
+from pumice.artifact import AGAIN, FILL, BufferRef, Launch, Manifest, Plan, evaluate
 from pumice.errors import ArtifactError, PumiceError, UnsupportedError
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.graph import Graph
@@ -160,7 +160,6 @@ class GpuExecutor:
     ) -> list[tuple[str, _Issue]]:
         """What puts each launch of a plan into a stream, the shaped one's or one after it, and by
         which kernel or library."""
-        bounds = plan.bounds
         found: list[tuple[str, _Issue]] = []
         for index, launch in enumerate(plan.launches):
             if index < len(found):  # part of what a library computes
@@ -170,21 +169,29 @@ class GpuExecutor:
                     launch.product, lambda ref: self._address(ref, shaped, inputs), self._stream
                 )
                 if product is not None:
-                    rest = launch.product.launches - 1
-                    found.append((self._library.name, product.issue))
-                    found += [(self._library.name, _nothing)] * rest
+                    name, rest = self._library.name, launch.product.launches - 1
+                    first = [
+                        self._issue(one, plan, shaped, inputs) for one in launch.product.before
+                    ]
+                    found.append((name, _all([*first, product.issue])))
+                    found += [(name, _all([]))] * rest
                     continue
-            values = [
-                self._address(a, shaped, inputs)
-                if isinstance(a, BufferRef)
-                else (a if isinstance(a, float) else evaluate(a, bounds))
-                for a in launch.arguments
-            ]
-            if launch.kernel == FILL:
-                found.append((FILL, self._fill(*(int(v) for v in values))))
-            else:
-                found.append((launch.kernel, self._kernels.bind(launch, values).issue))
+            found.append((launch.kernel, self._issue(launch, plan, shaped, inputs)))
         return found
+
+    def _issue(
+        self, launch: Launch, plan: Plan, shaped: ShapedPlan, inputs: PackedInputs
+    ) -> _Issue:
+        """A kernel's launch, or a fill."""
+        values = [
+            self._address(a, shaped, inputs)
+            if isinstance(a, BufferRef)
+            else (a if isinstance(a, float) else evaluate(a, plan.bounds))
+            for a in launch.arguments
+        ]
+        if launch.kernel == FILL:
+            return self._fill(*(int(v) for v in values))
+        return self._kernels.bind(launch, values).issue
 
     def _fill(self, address: int, nbytes: int, value: int) -> _Issue:
         return lambda stream: self.device.fill(address, value, nbytes, stream)
@@ -342,8 +349,14 @@ class GpuExecutor:
         return self._plans.choose(batch, self.limits).name
 
 
-def _nothing(stream: Stream) -> None:
-    """A launch whose part a library has done."""
+def _all(issues: list[_Issue]) -> _Issue:
+    """One after the other."""
+
+    def issue(stream: Stream) -> None:
+        for one in issues:
+            one(stream)
+
+    return issue
 
 
 def _sampling(shaped: ShapedPlan) -> str:

@@ -71,23 +71,15 @@ def candidates(problem: Problem, target: Target) -> list[tuple[TritonKernel, Con
 
 
 def choose_kernel(
-    problem: Problem,
-    target: Target,
-    rows: Database,
-    *,
-    vendors: frozenset[str] = frozenset(),
-    only: str = "",
+    problem: Problem, target: Target, rows: Database, *, vendors: frozenset[str] = frozenset()
 ) -> GpuChoice:
     """The kernel of a problem on a target.
 
     rows: those of the target's architecture. vendors: providers that compute this problem here;
-    rows of other providers are passed over. only: the kernel whose configuration is chosen, "" for
-    the best. UnsupportedError says each kernel's reason when no kernel supports the problem and no
-    provider's row is near.
+    rows of other providers are passed over. UnsupportedError says each kernel's reason when no
+    kernel supports the problem and no provider's row is near.
     """
     kernels, rejected = supporting(problem, target)
-    if only:
-        kernels = {name: kernel for name, kernel in kernels.items() if name == only}
     for row, distance in rows.near(problem):
         if row.kernel in vendors:
             reason = _measured(row, distance, target)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pumice.artifact import BufferRef, Launch, LibraryProduct
-from pumice.compiler.gpu.select import Selected, similar
+from pumice.compiler.gpu.select import Selected, Selection, similar
+from pumice.compiler.gpu.translate import Call
 from pumice.operators.triton.plan import Problem, ProductStep
 from pumice.targets import Target
 from pumice.tuning.database import Database
@@ -26,34 +27,45 @@ _FLOATS = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class LibraryStep:
-    """Launches of a kernel's plan that the library may compute, from `step.first` to the end."""
+    """What the library may do of a call. step: its product. unpacked: launches that must run before
+    it, where the chosen kernel's are of no use to it."""
 
     step: ProductStep
     reason: str
+    unpacked: Selected | None = None
 
 
 def library_step(
-    choice: Selected, target: Target, rows: Database, mode: str
+    call: Call, choice: Selected, selection: Selection, mode: str
 ) -> tuple[LibraryStep | None, str]:
-    """The library's part of a chosen kernel's plan, if any, and the reason either way; "" where the
-    call is no such product. mode: `CompileOptions.vendor_blas`."""
+    """The library's way to a call, if any, beside the chosen kernel; and the reason for it or
+    against it, "" where the call is no such product. mode: `CompileOptions.vendor_blas`."""
+    target, rows = selection.target, selection.database
+    if target.api not in NAMES:
+        return None, ""
     step = _product(choice)
-    if step is None or target.api not in NAMES:
+    unpacked = selection.unpacked(call) if step is None else None
+    step = unpacked.plan.product if unpacked is not None else step
+    if step is None:
         return None, ""
     if mode == "never":
         return None, "switched off"
-    against = _refused(step.problem)
-    if against:
+    if against := _refused(step.problem):
         return None, against
     if mode == "always":
-        return LibraryStep(step, "asked for"), "asked for"
-    faster, reason = measured(step.problem, target, rows)
-    return (LibraryStep(step, reason) if faster else None), reason
+        return LibraryStep(step, "asked for", unpacked), "asked for"
+    faster, reason = None, ""
+    if choice.problem.operator != "gemm":  # unpacking counts, too
+        faster, reason = measured(choice.problem, target, rows)
+    if faster is None and unpacked is None:  # of one way to unpack, products decide
+        faster, reason = measured(step.problem, target, rows)
+    return (LibraryStep(step, reason, unpacked) if faster else None), reason
 
 
-def measured(problem: Problem, target: Target, rows: Database) -> tuple[bool, str]:
+def measured(problem: Problem, target: Target, rows: Database) -> tuple[bool | None, str]:
     """Whether rows of this architecture say that vendor BLAS is faster than our kernels by more
-    than MARGIN, for the nearest sizes that were measured; and how they say it."""
+    than MARGIN, for the nearest sizes that were measured; and how they say it. None where they do
+    not have both."""
     kernels, _ = supporting(problem, target)
     for difference, other in (("", problem), *similar(problem)):
         near = rows.near(other)
@@ -67,25 +79,28 @@ def measured(problem: Problem, target: Target, rows: Database) -> tuple[bool, st
         how = "the same sizes" if distance == 0 else f"{distance:.1f} doublings away"
         how += f", {difference}" if difference else ""
         if vendor is None:
-            return False, f"no row of {VENDOR} {where}, {how}"
+            return None, f"no row of {VENDOR} {where}, {how}"
         if own is None:
-            return False, f"{VENDOR} took {vendor:.1f} µs {where}, but no own kernel has a row"
+            return None, f"{VENDOR} took {vendor:.1f} µs {where}, but no own kernel has a row"
         text = f"{VENDOR} {vendor:.1f} µs, own kernels {own:.1f} µs {where}, {how}"
         return own > MARGIN * vendor, text
-    return False, f"no row measured near on {target.name}"
+    return None, f"no row measured near on {target.name}"
 
 
 def attach(
     step: LibraryStep,
     choice: Selected,
     launches: list[Launch],
+    before: list[Launch],
     reference: Callable[[str], BufferRef],
     workspace: BufferRef,
 ) -> list[Launch]:
-    """A call's launches with the library's product at the first that it may stand for. reference:
-    where a tensor or workspace of the kernel's plan is."""
+    """A call's launches with the library's product at the first that it may stand for. before:
+    those of `step.unpacked`. reference: where a tensor or workspace is."""
     product, names = step.step.problem, step.step.names
-    count = len(choice.plan.launches) - step.step.first
+    count = len(launches)
+    if step.unpacked is None:
+        count = len(choice.plan.launches) - step.step.first
     at = len(launches) - count
     (m, k), n = product["x"].shape, product["w"].shape[0]
     made = LibraryProduct(
@@ -103,6 +118,7 @@ def attach(
         w_stride=product["w"].stride[0],
         out_stride=product["out"].stride[0],
         launches=count,
+        before=tuple(before),
     )
     return [*launches[:at], replace(launches[at], product=made), *launches[at + 1 :]]
 

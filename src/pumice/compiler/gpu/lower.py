@@ -51,20 +51,23 @@ class GpuLowering:
 
     def __post_init__(self) -> None:
         self.binaries = Binaries(self.target)
-        always = self.vendor_blas == "always"
-        self.selection = Selection(self.target, self.database, two_steps=always)
+        self.selection = Selection(self.target, self.database)
 
     def lower(self, graph: Graph, shape: PlanShape) -> Plan:
         """One plan."""
         translator, calls, result = self.calls(graph, shape)
         selected = [self.selection.of(call) for call in calls]
-        steps = {i: step for i, c in enumerate(selected) if (step := self._library(c)) is not None}
+        steps = {
+            index: step
+            for index, (call, choice) in enumerate(zip(calls, selected, strict=True))
+            if (step := self._library(call, choice)) is not None
+        }
         offsets, arena = _place(translator.arena, calls, selected, result, steps)
         launches = _first_fill(selected, offsets)
         for index, (call, choice) in enumerate(zip(calls, selected, strict=True)):
             made = self.launches(index, call, choice, offsets)
             if index in steps:
-                made = _with_library(steps[index], index, call, choice, made, offsets)
+                made = self._with_library(steps[index], index, call, choice, made, offsets)
             launches += made
         width = result.spec.shape[1]
         output = result.ref(offsets)
@@ -111,14 +114,40 @@ class GpuLowering:
             self.fusions[name] = said
         return fused
 
-    def _library(self, choice: Selected) -> LibraryStep | None:
+    def _library(self, call: Call, choice: Selected) -> LibraryStep | None:
         """What a vendor's library may compute of a call."""
-        step, reason = library_step(choice, self.target, self.database, self.vendor_blas)
+        step, reason = library_step(call, choice, self.selection, self.vendor_blas)
         if reason and self.vendor_blas != "never":
             (m, k), n = choice.problem["x"].shape, choice.problem["out"].shape[1]
             whose = NAMES[self.target.api] if step is not None else "own kernel"
             self.libraries[f"{choice.problem.operator} {m}×{k} · {k}×{n}"] = f"{whose}: {reason}"
         return step
+
+    def _with_library(
+        self,
+        step: LibraryStep,
+        index: int,
+        call: Call,
+        choice: Selected,
+        launches: list[Launch],
+        offsets: dict[str, int],
+    ) -> list[Launch]:
+        """A call's launches with what a library may compute of them."""
+        unpacked = step.unpacked
+        before: list[Launch] = []
+        spaces = {n: _scratch(index, n, choice.plan) for n in choice.plan.workspaces}
+        if unpacked is not None:
+            spaces = {n: _library_space(index, n) for n in unpacked.plan.workspaces}
+            renamed = {_scratch(index, n, unpacked.plan): offsets[s] for n, s in spaces.items()}
+            before = self.launches(index, call, unpacked, {**offsets, **renamed})
+
+        def reference(name: str) -> BufferRef:
+            if name in spaces:
+                return BufferRef("arena", offset=offsets[spaces[name]])
+            return call.tensors[name].ref(offsets)
+
+        workspace = BufferRef("arena", offset=offsets[_library_space(index)])
+        return attach(step, choice, launches, before, reference, workspace)
 
     def launches(
         self, index: int, call: Call, choice: Selected, offsets: dict[str, int]
@@ -212,28 +241,9 @@ def _restored(selected: list[Selected]) -> int:
     )
 
 
-def _library_space(index: int) -> str:
-    """The name in the arena of what a library may use for a call."""
-    return f"call {index}: a library's workspace"
-
-
-def _with_library(
-    step: LibraryStep,
-    index: int,
-    call: Call,
-    choice: Selected,
-    launches: list[Launch],
-    offsets: dict[str, int],
-) -> list[Launch]:
-    """A call's launches with what a library may compute of them."""
-
-    def reference(name: str) -> BufferRef:
-        if name in choice.plan.workspaces:
-            return BufferRef("arena", offset=offsets[_scratch(index, name, choice.plan)])
-        return call.tensors[name].ref(offsets)
-
-    workspace = BufferRef("arena", offset=offsets[_library_space(index)])
-    return attach(step, choice, launches, reference, workspace)
+def _library_space(index: int, name: str = "workspace") -> str:
+    """The name in the arena of what a library's way to a call needs."""
+    return f"call {index}: a library's {name}"
 
 
 def _first_fill(selected: list[Selected], offsets: dict[str, int]) -> list[Launch]:
@@ -267,8 +277,10 @@ def _place(
                 tensors.append(Lifetime(scratch, max(1, spec.nbytes), index, index))
     if nbytes := _restored(selected):
         tensors.append(Lifetime(RESTORED, nbytes, 0, len(calls)))
-    for index in libraries:
+    for index, step in libraries.items():
         tensors.append(Lifetime(_library_space(index), WORKSPACE_BYTES, index, index))
+        for name, spec in step.unpacked.plan.workspaces.items() if step.unpacked else ():
+            tensors.append(Lifetime(_library_space(index, name), spec.nbytes, index, index))
     last[result.name] = len(calls)
     for name, begin in first.items():
         tensors.append(Lifetime(name, max(1, arena[name]), begin, last[name]))

@@ -63,12 +63,10 @@ def _as_measured(name: str, spec: TensorSpec, dtype: str) -> TensorSpec:
 
 @dataclass
 class Selection:
-    """Choices of one target, each made once: layers repeat their calls. two_steps: products of
-    many tokens with packed weights are made of a dense one, which a vendor's library may do."""
+    """Choices of one target, each made once: layers repeat their calls."""
 
     target: Target
     database: Database
-    two_steps: bool = False
     _made: dict[Problem, Selected] = field(default_factory=dict)
 
     def of(self, call: Call) -> Selected:
@@ -94,21 +92,37 @@ class Selection:
             )
         return self._made[problem]
 
+    def unpacked(self, call: Call) -> Selected | None:
+        """The launches that unpack the weights of a call into memory, for a dense product that
+        something else computes: `plan.product`. None where the call has no packed weights, or too
+        few tokens."""
+        problem = problem_of(call)
+        if problem.operator != "gemm_w4":
+            return None
+        kernel = supporting(problem, self.target)[0].get(TWO_STEP)
+        if kernel is None:
+            return None
+        whole = kernel.plan(problem, self.target, kernel.configs(problem, self.target)[0])
+        if whole.product is None:
+            return None
+        launches = whole.launches[: whole.product.first]
+        used = {value for launch in launches for value in launch.arguments.values()}
+        spaces = {name: spec for name, spec in whole.workspaces.items() if name in used}
+        plan = Plan(launches, spaces, product=whole.product)
+        return Selected(problem, plan, TWO_STEP, {}, "for a vendor's library", {})
+
     @property
     def problems(self) -> list[Problem]:
         """All that were asked for, in order; among them those of fusions that were given up."""
         return list(self._made)
 
     def _choose(self, problem: Problem) -> GpuChoice:
-        only = ""
-        if self.two_steps and TWO_STEP in supporting(problem, self.target)[0]:
-            only = TWO_STEP
-        choice = choose_kernel(problem, self.target, self.database, only=only)
+        choice = choose_kernel(problem, self.target, self.database)
         if choice.measured:
             return choice
         for difference, other in similar(problem):
             try:
-                found = choose_kernel(other, self.target, self.database, only=only)
+                found = choose_kernel(other, self.target, self.database)
             except UnsupportedError:
                 continue
             kernel = found.kernel
