@@ -149,7 +149,9 @@ def test_benchmark_generate() -> None:
         assert stats["cached_tokens"] == 0
     assert module.messages == history
     assert re.fullmatch(r"prefill: \d+\.\d tok/s, decode: \d+\.\d tok/s", module.stats())
-    assert "0 of 64 blocks in use" in module.stats(verbose=True)
+    assert "0 of 64 blocks in use" in module.stats(verbose=True).splitlines()[-1]
+    module.engine.executable.products = "products: Pumice's own kernels"  # type: ignore[attr-defined]
+    assert module.stats(verbose=True).endswith("kept\nproducts: Pumice's own kernels")
     for bad in (0, -1, 1.5, True):
         with pytest.raises(UsageError, match="generate_length"):
             module.benchmark_generate("the", bad)  # type: ignore[arg-type]

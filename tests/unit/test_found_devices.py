@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from driver_fakes import emulated
 
+from blas_fakes import FakeBlas
 from pumice.cli import checks
 from pumice.errors import DeviceError, UnsupportedError
 from pumice.prepare import resolve_target
 from pumice.runtime import found_devices
+from pumice.runtime.devices.blas import library
+from pumice.runtime.devices.blas.table import BlasTable
 from pumice.runtime.devices.driver import choose
 from pumice.runtime.devices.driver.library import Driver
 from pumice.runtime.found_devices import device_line, driver_version, report
@@ -68,6 +71,24 @@ def test_doctor_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(found_devices, "NODES", here)
     cuda = {f.name: f for f in checks.devices()}["cuda"]
     assert cuda.status == "warning" and "libnone.so" in cuda.detail and cuda.hint
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_doctor_names_the_library_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(table: BlasTable, homes: object) -> library.Blas:
+        raise DeviceError(f"{table.name} cannot be used; tried x: not found", hint="Install it.")
+
+    monkeypatch.setattr(library, "find", missing)
+    found = {f.name: f for f in checks.devices()}["hipBLASLt"]
+    assert (found.status, found.hint) == ("ok", "Install it.")
+    assert "by Pumice's own kernels: hipBLASLt cannot be used" in found.detail
+    card = emulated("gfx1201")[1]
+    monkeypatch.setattr(library, "find", lambda t, homes: library.Blas(t, FakeBlas(t, card), "/x"))
+    found = {f.name: f for f in checks.devices()}["hipBLASLt"]
+    assert found.detail.startswith(
+        "hipBLASLt 1.2.3 (/x), on rocm:0 (AMD Radeon RX 9070 XT, gfx1201"
+    )
+    assert "cuBLASLt" not in {f.name for f in checks.devices()}
 
 
 def test_a_driver_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
