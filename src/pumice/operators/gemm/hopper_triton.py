@@ -24,6 +24,17 @@ async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 
 
 @gluon.jit
+def begin_early(EARLY: gl.constexpr):
+    """A programmatic launch: begun before the launch in front has ended, whose results are waited
+    for here. Descriptors come after, as that launch may read its own in the same memory."""
+    if EARLY:
+        gl.inline_asm_elementwise(
+            "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0",
+            "=r", [], dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@gluon.jit
 def after(stage, phase, STAGES: gl.constexpr):
     """The buffer after one, and the parity of its barriers."""
     stage += 1
@@ -191,10 +202,11 @@ def _consumer(
 def gemm_specialized(
     x, w, bias, residual, out, M, N, K, stride_xm, stride_wn, stride_rm, stride_om, strips,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
-    GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
+    GROUP_M: gl.constexpr, EARLY: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """x [M, K], w [N, K] in 16-bit floats. BM is 128, BK 64, BN 128, 192 or 256. From the left,
     `strips` times BN columns are done in tiles of BN, the rest in tiles of 128."""
+    begin_early(EARLY)
     ROWS: gl.constexpr = 64 if BN == 192 else 128
     FIRST: gl.constexpr = 128 if BN == 192 else BN
     lines: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)

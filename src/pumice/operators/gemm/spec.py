@@ -122,6 +122,7 @@ SPEC = OperatorSpec(
     cases=cases,
     triton_kernels=(
         "pumice.operators.gemm.hopper_plan:GemmSpecialized",
+        "pumice.operators.gemm.hopper_plan:GemmStreamed",
         "pumice.operators.gemm.triton_plan:GemmTiled",
         "pumice.operators.gemm.triton_plan:GemmSplitK",
         "pumice.operators.gemm.triton_plan:GemmStreamK",

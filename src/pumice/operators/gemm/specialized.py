@@ -11,11 +11,11 @@ from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSp
 from pumice.targets import Target
 
 BM = 128
-_LINE = 128  # bytes of a row of a block of K: what the hardware swizzles
+LINE = 128  # bytes of a row of a block of K: what the hardware swizzles
 _GROUPS = (8, 16)
-_WARPS = 12  # four that load, of which one works, and two times four that multiply
+WARPS = 12  # four that load, of which one works, and two times four that multiply
 _REGISTERS = 168  # of a lane, that is all that a unit has; groups of warps trade theirs
-_DESCRIPTORS = 2 * 128  # bytes: of x and w, which every program makes for itself
+DESCRIPTORS = 2 * 128  # bytes: of x and w, which every program makes for itself
 _LEAST_ROWS = 129
 _MORE = 24  # columns that the start and the end of a tile take the time of
 
@@ -40,6 +40,17 @@ class Specialized:
         """An operator's own run-time parameters."""
         return {}
 
+    def unchecked(self, product: Product) -> str:
+        """What a product asks for that the kernels have code for, whose numbers nobody has seen."""
+        asked = [name for name in ("bias", "residual") if name in product.problem]
+        if product.activation != "none":
+            asked.append(f"activation {product.activation}")
+        if product.out_dtype != "bfloat16":
+            asked.append(f"out in {product.out_dtype}")
+        if product.M % BM:
+            asked.append(f"a tile of fewer than {BM} rows ({product.M} in all)")
+        return ", ".join(asked)
+
     def _cut(self, product: Product, target: Target, bn: int) -> tuple[int, float]:
         even = self.blocks and bn % self.blocks != 0
         return cut(product.M, product.N, bn, even, target.compute_units)
@@ -55,12 +66,10 @@ class Specialized:
             return "rows of x and w must begin at multiples of 16 bytes"
         if product.K == 0 or product.K % self.step:
             return f"K is {product.K}; a multiple of {self.step} is needed"
-        if unchecked := _unchecked(product):
+        if unchecked := self.unchecked(product):
             return f"no device has checked this kernel with {unchecked} yet"
         if 0 < product.M < _LEAST_ROWS:
             return f"x has {product.M} rows; tiles of {BM} rows take {_LEAST_ROWS} or more"
-        if product.M % BM:
-            return f"x has {product.M} rows; no device has checked a tile of fewer than {BM} yet"
         return None
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
@@ -68,7 +77,7 @@ class Specialized:
         tiles = sorted(self.tiles, key=lambda tile: self._cut(product, target, tile[0])[1])
         return [
             {
-                "BM": BM, "BN": bn, "BK": _LINE // product.itemsize, "warps": _WARPS,
+                "BM": BM, "BN": bn, "BK": LINE // product.itemsize, "warps": WARPS,
                 "stages": stages, "split": 1, "halves": 1, "registers": _REGISTERS, "group": group,
             }
             for group in _GROUPS
@@ -86,26 +95,22 @@ class Specialized:
         given = product.arguments() | {"M": product.M, "strips": strips} | self.arguments(problem)
         constants = product.constants() | {
             "BM": BM, "BN": config["BN"], "BK": config["BK"], "STAGES": config["stages"],
-            "GROUP_M": config["group"],
+            "GROUP_M": config["group"], "EARLY": bool(config.get("early")),
         }  # fmt: skip
         launch = Launch(
             self.kernel, (programs, 1, 1),
             {name: value for name, value in given.items() if name in names},
             {name: value for name, value in constants.items() if name in names},
-            num_warps=4, num_stages=1, options={"cuda": {"maxnreg": config["registers"]}},
+            num_warps=4, num_stages=1, options=options(config),
             scratch="descriptors",
         )  # fmt: skip
-        return Plan((launch,), {"descriptors": TensorSpec((programs, _DESCRIPTORS), "int8")})
+        return Plan((launch,), {"descriptors": TensorSpec((programs, DESCRIPTORS), "int8")})
 
 
-def _unchecked(product: Product) -> str:
-    """What a product asks for that the kernels have code for, whose numbers nobody has seen."""
-    asked = [name for name in ("bias", "residual") if name in product.problem]
-    if product.activation != "none":
-        asked.append(f"activation {product.activation}")
-    if product.out_dtype != "bfloat16":
-        asked.append(f"out in {product.out_dtype}")
-    return ", ".join(asked)
+def options(config: Config) -> dict[str, Any]:
+    """Of CUDA's compiler and launches."""
+    early = {"launch_pdl": True} if config.get("early") else {}
+    return {"cuda": {"maxnreg": config["registers"], **early}}
 
 
 @functools.lru_cache(4096)

@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pumice.operators.gemm.hopper_plan import GemmSpecialized, GemmStreamed
 from pumice.operators.gemm.triton_plan import GemmTiled
 from pumice.operators.gemm_w4.triton_plan import Dequantize, gemm_reason
-from pumice.operators.triton.plan import Config, Launch, Plan, Problem, ProductStep, TensorSpec
+from pumice.operators.triton.plan import (
+    Config,
+    Launch,
+    Plan,
+    Problem,
+    ProductStep,
+    TensorSpec,
+    TritonKernel,
+)
 from pumice.targets import Target
 
 LEAST_TOKENS = 128
@@ -37,28 +46,42 @@ def _renamed(launch: Launch, name: str) -> Launch:
 
 
 class TwoStep:
-    """Dequantization into a workspace of N · K 16-bit floats, then `gemm`. config: gemm's."""
+    """Dequantization into a workspace of N · K 16-bit floats, then `gemm` by one of its kernels.
+    config: that kernel's."""
 
     name = "gemm_w4.triton.two_step"
+    product: TritonKernel = GemmTiled()
 
     def supports(self, problem: Problem, target: Target) -> str | None:
         if (reason := gemm_reason(problem, target)) is not None:
             return reason
         if problem["x"].shape[0] < LEAST_TOKENS:
             return f"gemm_w4: {problem['x'].shape[0]} tokens; two steps pay from {LEAST_TOKENS} on"
-        return GemmTiled().supports(_parts(problem)[1], target)
+        return self.product.supports(_parts(problem)[1], target)
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        return GemmTiled().configs(_parts(problem)[1], target)
+        return self.product.configs(_parts(problem)[1], target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         first, second = _parts(problem)
         step = Dequantize()
         unpack = step.plan(first, target, step.configs(first, target)[0])
-        product = GemmTiled().plan(second, target, config)
+        product = self.product.plan(second, target, config)
         launches = [_renamed(launch, "out") for launch in unpack.launches]
         launches += [_renamed(launch, "w") for launch in product.launches]
         workspaces = {**product.workspaces, "dense": first["out"]}
         names = {name: "dense" if name == "w" else name for name in second.tensors}
         dense = ProductStep(len(unpack.launches), second, names)
-        return Plan(tuple(launches), workspaces, product.zeroed, product=dense)
+        return Plan(
+            tuple(launches), workspaces, product.zeroed, product.restored, product=dense
+        )
+
+
+class TwoStepSpecialized(TwoStep):
+    name = "gemm_w4.triton.two_step_specialized"
+    product = GemmSpecialized()
+
+
+class TwoStepStreamed(TwoStep):
+    name = "gemm_w4.triton.two_step_streamed"
+    product = GemmStreamed()
