@@ -24,7 +24,7 @@ _barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 
 @gluon.jit
-def _place(tiles_m):
+def place_of(tiles_m):
     """This program's row of tiles, its place among the units of the row, and how many these are."""
     mine = gl.num_programs(0) - 1 - gl.program_id(0)
     return mine % tiles_m, mine // tiles_m, gl.num_programs(0) // tiles_m
@@ -38,7 +38,7 @@ def _producer(
     BM: gl.constexpr = x.block_shape[0]
     BK: gl.constexpr = x.block_shape[1]
     BYTES: gl.constexpr = (BM + BN) * BK * x.dtype.primitive_bitwidth // 8
-    tile_m, slot, units = _place(tiles_m)
+    tile_m, slot, units = place_of(tiles_m)
     first = slot * steps // units
     last = (slot + 1) * steps // units
     col0 = first // blocks * BN
@@ -99,14 +99,15 @@ def _take(acc, partial, flag, mma: gl.constexpr):
 
 
 @gluon.jit
-def _consumer(
+def streamed_consumer(
     bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N, stride_rm, stride_om,
     tiles_m, blocks, steps,
-    ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
-    ACTIVATION: gl.constexpr,
+    ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, WIDTH: gl.constexpr,
+    STAGES: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
-    tile_m, slot, units = _place(tiles_m)
+    """64 rows from ROW on of this program's tiles. WIDTH: columns of one matrix instruction."""
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    tile_m, slot, units = place_of(tiles_m)
     step = slot * steps // units
     last = (slot + 1) * steps // units
     stage = 0
@@ -167,12 +168,12 @@ def gemm_streamed(
     steps = gl.cdiv(N, BN) * blocks
     gl.warp_specialize(
         [
-            (_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N,
+            (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N,
                          stride_rm, stride_om, tiles_m, blocks, steps,
-                         0, BM, BN, STAGES, ACTIVATION)),
-            (_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N,
+                         0, BM, BN, BN, STAGES, ACTIVATION)),
+            (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N,
                          stride_rm, stride_om, tiles_m, blocks, steps,
-                         64, BM, BN, STAGES, ACTIVATION)),
+                         64, BM, BN, BN, STAGES, ACTIVATION)),
             (_producer, (x_rows, w_rows, a_smem, b_smem, full, empty, tiles_m, blocks, steps,
                          BN, STAGES)),
         ],

@@ -155,7 +155,7 @@ def by_group(ring, BN: gl.constexpr, C: gl.constexpr, S: gl.constexpr, WARPS: gl
 
 
 @gluon.jit
-def _decoded(word, scale, minimum, ZERO: gl.constexpr, BRAIN: gl.constexpr):
+def decoded(word, scale, minimum, ZERO: gl.constexpr, BRAIN: gl.constexpr):
     """A word of eight codes → eight tensors of (code − ZERO) · scale, or code · scale − minimum."""
     TYPES: gl.constexpr = _eight(BRAIN)
     if minimum is not None:
@@ -201,7 +201,7 @@ def _left(
     scale = gl.expand_dims(gl.convert_layout(scale, L, assert_trivial=True), 2)
     if minimum is not None:
         minimum = gl.expand_dims(gl.convert_layout(minimum, L, assert_trivial=True), 2)
-    v0, v1, v2, v3, v4, v5, v6, v7 = _decoded(word, scale, minimum, ZERO, BRAIN)
+    v0, v1, v2, v3, v4, v5, v6, v7 = decoded(word, scale, minimum, ZERO, BRAIN)
     low = gl.join(gl.join(v0, v1), gl.join(v2, v3))
     high = gl.join(gl.join(v4, v5), gl.join(v6, v7))
     flat = gl.reshape(gl.permute(gl.join(low, high), (0, 2, 5, 4, 1, 3)), (BN, 64))
