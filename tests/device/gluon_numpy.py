@@ -1,6 +1,7 @@
 """Runs kernels written in Gluon as NumPy on the CPU: layouts say nothing here, and programs run one
-after another. Asynchronous copies happen when they are waited for, and not before; what they are
-about to overwrite is poisoned where they begin.
+after another, groups of warps of one program as threads (`gluon_warps.py`). Asynchronous copies
+happen when they are waited for, and not before; what they are about to overwrite is poisoned where
+they begin.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import triton
 from asm_emulator import execute
+from gluon_warps import Descriptor, Warps
 
 from pumice.operators.triton.plan import Launch
 
@@ -66,6 +68,10 @@ class Shared:
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
     def index(self, place: Any) -> Shared:
         return Shared(self.values[int(place)])
 
@@ -93,11 +99,13 @@ class Language:
     int32, int64 = np.int32, np.int64
     constexpr = staticmethod(lambda value: value)
     exp, minimum, maximum = np.exp, np.minimum, np.maximum
+    cdiv = staticmethod(triton.cdiv)
     reshape, expand_dims = staticmethod(np.reshape), staticmethod(np.expand_dims)
     static_range = range
 
     def __init__(self, program: int, programs: int) -> None:
         self.program, self.programs = program, programs
+        self.warps = Warps(_poison)
         self.begun: list[Callable[[], None]] = []
         self.groups: list[list[Callable[[], None]]] = []
 
@@ -145,6 +153,14 @@ class Language:
             parts = np.moveaxis(np.asarray(value), axis, -1).reshape(-1, count)
             assert (np.diff(parts) == 1).all()
         return value
+
+    def warp_specialize(self, groups: Any, warps: Any, registers: Any) -> None:
+        self.warps.specialize(groups, warps, registers)
+
+    def make_tensor_descriptor(
+        self, base: Pointer, shape: Any, strides: Any, block_shape: Any, layout: Any
+    ) -> Descriptor:
+        return Descriptor(base, shape, strides, block_shape)
 
     def load(self, pointer: Pointer, mask: Any = None, other: Any = 0, **_: Any) -> Tensor:
         return pointer.read(mask, other)
@@ -214,11 +230,12 @@ class Language:
     def warpgroup_mma(
         self, a: Any, b: Shared, acc: Any, use_acc: Any = True, is_async: bool = False
     ) -> Tensor:
-        product = a.astype(np.float32) @ b.values.astype(np.float32)
+        left = a.values if isinstance(a, Shared) else a
+        product = left.astype(np.float32) @ b.values.astype(np.float32)
         return _tensor(product + acc if use_acc else product)
 
     def warpgroup_mma_wait(self, count: int, deps: Any) -> Any:
-        return deps
+        return deps[0] if len(deps) == 1 else deps
 
 
 def _called(function: Any, *args: Any, **named: Any) -> Any:
@@ -231,7 +248,8 @@ def _replaced(module: dict[str, Any], language: Language) -> Iterator[None]:
     stands = {
         "gl": language, "async_copy": language, "warpgroup_mma": language.warpgroup_mma,
         "warpgroup_mma_wait": language.warpgroup_mma_wait, "_begin_copy": language.begin_copy,
-        "_barrier": lambda: None,
+        "_barrier": lambda: None, "tl": language, "tma": language, "mbarrier": language.warps,
+        "async_load": language.warps.load, "fence_async_shared": lambda: None,
     }  # fmt: skip
     jit = triton.runtime.jit.JITFunction
     modules = [module]

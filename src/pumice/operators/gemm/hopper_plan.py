@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pumice.operators.gemm.hopper_stream_triton import gemm_streamed
 from pumice.operators.gemm.hopper_triton import gemm_specialized
 from pumice.operators.gemm.product import Product, of_problem
-from pumice.operators.gemm.specialized import BM, DESCRIPTORS, LINE, WARPS, Specialized, options
+from pumice.operators.gemm.specialized import BM, DESCRIPTORS, LINE, Specialized, options
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
 
@@ -19,7 +19,7 @@ class GemmSpecialized(Specialized):
 
     name = "gemm.triton.specialized"
     dtypes = ("bfloat16", "float16")
-    tiles = ((256, 4), (192, 5), (128, 6))
+    tiles: tuple[tuple[int, int], ...] = ((256, 4), (192, 5), (128, 6))
     kernel = gemm_specialized
     step = 1
 

@@ -24,10 +24,12 @@ _barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 
 @gluon.jit
-def place_of(tiles_m):
-    """This program's row of tiles, its place among the units of the row, and how many these are."""
+def share_of(tiles_m, steps):
+    """This program's row of tiles, and its stretch of the row's steps."""
     mine = gl.num_programs(0) - 1 - gl.program_id(0)
-    return mine % tiles_m, mine // tiles_m, gl.num_programs(0) // tiles_m
+    units = gl.num_programs(0) // tiles_m
+    slot = mine // tiles_m
+    return mine % tiles_m, slot * steps // units, (slot + 1) * steps // units
 
 
 @gluon.jit
@@ -38,9 +40,7 @@ def _producer(
     BM: gl.constexpr = x.block_shape[0]
     BK: gl.constexpr = x.block_shape[1]
     BYTES: gl.constexpr = (BM + BN) * BK * x.dtype.primitive_bitwidth // 8
-    tile_m, slot, units = place_of(tiles_m)
-    first = slot * steps // units
-    last = (slot + 1) * steps // units
+    tile_m, first, last = share_of(tiles_m, steps)
     col0 = first // blocks * BN
     block = first % blocks
     stage = 0
@@ -107,9 +107,8 @@ def streamed_consumer(
 ):  # fmt: skip
     """64 rows from ROW on of this program's tiles. WIDTH: columns of one matrix instruction."""
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
-    tile_m, slot, units = place_of(tiles_m)
-    step = slot * steps // units
-    last = (slot + 1) * steps // units
+    tile_m, step, last = share_of(tiles_m, steps)
+    own = gl.num_programs(0) - 1 - gl.program_id(0)
     stage = 0
     phase = 0
     while step < last:
@@ -127,13 +126,14 @@ def streamed_consumer(
             stage, phase = after(stage, phase, STAGES)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES), count=1)
-        mine = (slot * tiles_m + tile_m) * 2 + ROW // 64
+        mine = own * 2 + ROW // 64
         if begin > 0:
             _give(acc, partial + mine * (64 * BN), flags + mine)
         else:
             if end < blocks:
+                units = gl.num_programs(0) // tiles_m
                 final = ((tile_n + 1) * blocks * units - 1) // steps  # has the tile's last block
-                for _ in range(slot, final):
+                for _ in range(own // tiles_m, final):
                     mine += 2 * tiles_m
                     acc = _take(acc, partial + mine * (64 * BN), flags + mine, mma)
             store_tile(
@@ -168,12 +168,12 @@ def gemm_streamed(
     steps = gl.cdiv(N, BN) * blocks
     gl.warp_specialize(
         [
-            (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N,
-                         stride_rm, stride_om, tiles_m, blocks, steps,
-                         0, BM, BN, BN, STAGES, ACTIVATION)),
-            (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N,
-                         stride_rm, stride_om, tiles_m, blocks, steps,
-                         64, BM, BN, BN, STAGES, ACTIVATION)),
+            (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty,
+                                 M, N, stride_rm, stride_om, tiles_m, blocks, steps,
+                                 0, BM, BN, BN, STAGES, ACTIVATION)),
+            (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty,
+                                 M, N, stride_rm, stride_om, tiles_m, blocks, steps,
+                                 64, BM, BN, BN, STAGES, ACTIVATION)),
             (_producer, (x_rows, w_rows, a_smem, b_smem, full, empty, tiles_m, blocks, steps,
                          BN, STAGES)),
         ],

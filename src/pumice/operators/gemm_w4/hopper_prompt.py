@@ -18,8 +18,8 @@ _TILES = ((256, 4), (128, 6))
 
 class Prompt:
     """Weights packed in "rows", decoded by warps of their own on their way to the matrix units.
-    config: columns of a tile, stages of the ring, registers of a lane that decodes, whether it begins before the launch in front of
-    it has ended (CUDA's programmatic launches)."""
+    config: columns of a tile, stages of the ring, registers of a lane that decodes, whether it
+    begins before the launch in front of it has ended (CUDA's programmatic launches)."""
 
     name = "gemm_w4.triton.prompt"
 

@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from pumice.operators.gemm.hopper_stream_triton import place_of, streamed_consumer
+from pumice.operators.gemm.hopper_stream_triton import share_of, streamed_consumer
 from pumice.operators.gemm.hopper_triton import after, async_load, begin_early
 from pumice.operators.gemm_w4.hopper_operand_triton import decoded
 
@@ -24,9 +24,7 @@ def _rows_at(col0, N, words, scale_columns, BN: gl.constexpr, PAIRS: gl.constexp
 
 
 @gluon.jit
-def _fetch(
-    w, scales, mins, words_at, scales_at, block, GROUP: gl.constexpr, LAYOUT: gl.constexpr
-):
+def _fetch(w, scales, mins, words_at, scales_at, block, GROUP: gl.constexpr, LAYOUT: gl.constexpr):
     """Words [BN, 2, 4] of a block of 64 along K, and scales and minima [BN, 2] of its halves."""
     half = gl.arange(0, 2, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :]
     four = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
@@ -49,9 +47,7 @@ def _decoder(
     # A lane has 16 bytes of a row: what eight lanes store together lies in all banks.
     layout: gl.constexpr = gl.BlockedLayout([1, 1, 4], [16, 2, 1], [4, 1, 1], [2, 1, 0])
     PAIRS: gl.constexpr = gl.SliceLayout(2, layout)
-    tile_m, slot, units = place_of(tiles_m)
-    first = slot * steps // units
-    last = (slot + 1) * steps // units
+    _, first, last = share_of(tiles_m, steps)
     col0 = first // blocks * BN
     block = first % blocks
     words_at, scales_at = _rows_at(col0, N, words, scale_columns, BN, PAIRS)
@@ -96,12 +92,11 @@ def _decoder(
 def _producer(x, a_smem, full, empty, tiles_m, blocks, steps, STAGES: gl.constexpr):
     BM: gl.constexpr = x.block_shape[0]
     BK: gl.constexpr = x.block_shape[1]
-    tile_m, slot, units = place_of(tiles_m)
-    first = slot * steps // units
+    tile_m, first, last = share_of(tiles_m, steps)
     block = first % blocks
     stage = 0
     phase = 1
-    for _ in range(first, (slot + 1) * steps // units):
+    for _ in range(first, last):
         bar = full.index(stage)
         mbarrier.wait(empty.index(stage), phase)
         mbarrier.expect(bar, BM * BK * 2)
