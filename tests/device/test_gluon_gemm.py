@@ -93,7 +93,7 @@ def test_nothing_to_share() -> None:
     assert "no two share a row" in str(reason)
 
 
-@pytest.mark.parametrize("bn", [128, 256])
+@pytest.mark.parametrize("tile", [(128, 256), (256, 128), (128, 128)], ids=str)
 @pytest.mark.parametrize(
     ("units", "case"),
     [
@@ -101,10 +101,11 @@ def test_nothing_to_share() -> None:
         (5, (70, 520, 256, 64, "mins", "float16")),
         (7, (129, 200, 512, 128, "", "bfloat16")),
         (9, (128, 260, 256, 32, "mins", "bfloat16")),
+        (8, (460, 300, 384, 32, "", "float16")),
     ],
     ids=str,
 )
-def test_decoded_on_the_way(units: int, case: Any, bn: int) -> None:
+def test_decoded_on_the_way(units: int, case: Any, tile: tuple[int, int]) -> None:
     m, n, k, group, offset, dtype = case
     rng = np.random.default_rng(n + k)
     x = rng.standard_normal((m, k)).astype(numpy_dtype(dtype))
@@ -112,4 +113,4 @@ def test_decoded_on_the_way(units: int, case: Any, bn: int) -> None:
     if m == 130:
         inputs["bias"] = rng.standard_normal(n).astype(numpy_dtype(dtype))
     attrs = {"group": group, "zero": 0 if offset else 7, "packing": "rows"}
-    _check(W4, Prompt(), attrs, inputs, units, BN=bn, early=1)
+    _check(W4, Prompt(), attrs, inputs, units, BM=tile[0], BN=tile[1], early=1)

@@ -99,13 +99,39 @@ def _take(acc, partial, flag, mma: gl.constexpr):
 
 
 @gluon.jit
+def _finish(
+    acc, bias, residual, out, partial, flags, own, tile_m, tile_n, begin, end, M, N,
+    stride_rm, stride_om, tiles_m, blocks, steps,
+    ROW: gl.constexpr, BM: gl.constexpr, mma: gl.constexpr, ACTIVATION: gl.constexpr,
+):  # fmt: skip
+    """64 rows of sums of a tile's blocks from begin to end: given away, or completed and stored."""
+    BN: gl.constexpr = acc.shape[1]
+    mine = own * (BM // 64) + ROW // 64
+    if begin > 0:
+        _give(acc, partial + mine * (64 * BN), flags + mine)
+    else:
+        if end < blocks:
+            units = gl.num_programs(0) // tiles_m
+            final = ((tile_n + 1) * blocks * units - 1) // steps  # has the tile's last block
+            for _ in range(own // tiles_m, final):
+                mine += BM // 64 * tiles_m
+                acc = _take(acc, partial + mine * (64 * BN), flags + mine, mma)
+        store_tile(
+            acc, bias, residual, out, tile_m * BM + ROW, tile_n * BN, M, N, stride_rm, stride_om,
+            ACTIVATION,
+        )  # fmt: skip
+
+
+@gluon.jit
 def streamed_consumer(
     bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N, stride_rm, stride_om,
     tiles_m, blocks, steps,
     ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, WIDTH: gl.constexpr,
     STAGES: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """64 rows from ROW on of this program's tiles. WIDTH: columns of one matrix instruction."""
+    """Half the rows of this program's tiles, 64 or 128 from ROW on. WIDTH: columns of one matrix
+    instruction."""
+    TWO: gl.constexpr = BM == 256
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     tile_m, step, last = share_of(tiles_m, steps)
     own = gl.num_programs(0) - 1 - gl.program_id(0)
@@ -116,29 +142,33 @@ def streamed_consumer(
         begin = step - tile_n * blocks
         end = gl.minimum(blocks, begin + last - step)
         acc = gl.zeros([64, BN], gl.float32, mma)
+        if TWO:
+            more = gl.zeros([64, BN], gl.float32, mma)
         for k in range(begin, end):
             mbarrier.wait(full.index(stage), phase)
-            a = a_smem.index(stage).slice(ROW, 64, dim=0)
-            acc = warpgroup_mma(a, b_smem.index(stage).permute((1, 0)), acc, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=(acc,))
+            b = b_smem.index(stage).permute((1, 0))
+            acc = warpgroup_mma(a_smem.index(stage).slice(ROW, 64, dim=0), b, acc, is_async=True)
+            if TWO:
+                a = a_smem.index(stage).slice(ROW + 64, 64, dim=0)
+                more = warpgroup_mma(a, b, more, is_async=True)
+                acc, more = warpgroup_mma_wait(2, deps=(acc, more))
+            else:
+                acc = warpgroup_mma_wait(1, deps=(acc,))
             # The block before this one is multiplied: its buffer is free.
             mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES), count=1, pred=k > begin)
             stage, phase = after(stage, phase, STAGES)
         acc = warpgroup_mma_wait(0, deps=(acc,))
+        if TWO:
+            more = warpgroup_mma_wait(0, deps=(more,))
         mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES), count=1)
-        mine = own * 2 + ROW // 64
-        if begin > 0:
-            _give(acc, partial + mine * (64 * BN), flags + mine)
-        else:
-            if end < blocks:
-                units = gl.num_programs(0) // tiles_m
-                final = ((tile_n + 1) * blocks * units - 1) // steps  # has the tile's last block
-                for _ in range(own // tiles_m, final):
-                    mine += 2 * tiles_m
-                    acc = _take(acc, partial + mine * (64 * BN), flags + mine, mma)
-            store_tile(
-                acc, bias, residual, out, tile_m * BM + ROW, tile_n * BN, M, N,
-                stride_rm, stride_om, ACTIVATION,
+        _finish(
+            acc, bias, residual, out, partial, flags, own, tile_m, tile_n, begin, end, M, N,
+            stride_rm, stride_om, tiles_m, blocks, steps, ROW, BM, mma, ACTIVATION,
+        )  # fmt: skip
+        if TWO:
+            _finish(
+                more, bias, residual, out, partial, flags, own, tile_m, tile_n, begin, end, M, N,
+                stride_rm, stride_om, tiles_m, blocks, steps, ROW + 64, BM, mma, ACTIVATION,
             )  # fmt: skip
         step += end - begin
 
@@ -150,8 +180,8 @@ def gemm_streamed(
     EARLY: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """x [M, K], w [N, K] in 16-bit floats. BM is 128, BK 64, BN 128 or 256. Programs are a multiple
-    of the rows of tiles, and no more of a row than it has blocks. partial: float32[programs, 2, 64,
-    BN]; flags: int32[programs, 2], zero, and zero again afterwards."""
+    of the rows of tiles, and no more of a row than it has blocks. partial: float32[programs, BM,
+    BN]; flags: int32[programs, BM / 64], zero, and zero again afterwards."""
     begin_early(EARLY)
     lines: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     a_smem = gl.allocate_shared_memory(x.dtype.element_ty, [STAGES, BM, BK], lines)

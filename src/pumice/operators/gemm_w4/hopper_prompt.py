@@ -10,16 +10,15 @@ from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSp
 from pumice.targets import Target
 
 LEAST_TOKENS = 65
-_BM = 128
 _REGISTERS = 128  # of a lane, that is all that a unit has; groups of warps trade theirs
 _GROUPS = (32, 64, 128)
-_TILES = ((256, 4), (128, 6))
+_TILES = ((128, 256, 4), (256, 128, 4), (128, 128, 6))  # tokens, columns, stages
 
 
 class Prompt:
     """Weights packed in "rows", decoded by warps of their own on their way to the matrix units.
-    config: columns of a tile, stages of the ring, registers of a lane that decodes, whether it
-    begins before the launch in front of it has ended (CUDA's programmatic launches)."""
+    config: tokens and columns of a tile, stages of the ring, registers of a lane that decodes,
+    whether it begins before the launch in front of it has ended (programmatic launches)."""
 
     name = "gemm_w4.triton.prompt"
 
@@ -36,8 +35,9 @@ class Prompt:
             return f"{name}: this kernel knows no zero points by group"
         if "residual" in problem or problem.attrs.get("activation"):
             return f"{name}: this kernel knows no activation and no residual"
-        if m and not LEAST_TOKENS <= m <= _BM * target.compute_units:
-            return f"{name}: {m} tokens; {LEAST_TOKENS} to {_BM * target.compute_units} here"
+        most = 128 * target.compute_units
+        if m and not LEAST_TOKENS <= m <= most:
+            return f"{name}: {m} tokens; {LEAST_TOKENS} to {most} here"
         if k == 0 or k % 128 or group not in _GROUPS:
             return f"{name}: K = {k} in groups of {group}; multiples of 128, groups of {_GROUPS}"
         if not x.aligned or x.stride[0] % 8:
@@ -52,10 +52,13 @@ class Prompt:
         # Bfloat16 and minima take more registers to decode.
         more = problem["x"].dtype == "bfloat16" or "mins" in problem
         return [
-            {"BN": bn, "stages": stages, "decoder": 120 if more else 104, "early": early}
+            {
+                "BM": bm, "BN": bn, "stages": stages, "decoder": 120 if more else 104,
+                "early": early,
+            }
             for early in (1, 0)
-            for bn, stages in _TILES
-        ]
+            for bm, bn, stages in _TILES
+        ]  # fmt: skip
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.gemm_w4.hopper_prompt_triton import prompt
@@ -63,7 +66,8 @@ class Prompt:
         (m, k), n = problem["x"].shape, problem["w"].shape[0]
         if m == 0 or n == 0:
             return Plan(())
-        bn, rows = config["BN"], cdiv(m, _BM)
+        bm, bn = config["BM"], config["BN"]
+        rows = cdiv(m, bm)
         programs = rows * min(target.compute_units // rows, cdiv(n, bn) * (k // 64))
         optional = ("mins", "bias", "residual")
         arguments: dict[str, str | int | float] = {
@@ -77,7 +81,7 @@ class Prompt:
         }  # fmt: skip
         constants: dict[str, Any] = {name: None for name in optional if name not in problem}
         constants |= {
-            "BM": _BM, "BN": bn, "STAGES": config["stages"], "GROUP": int(problem.attrs["group"]),
+            "BM": bm, "BN": bn, "STAGES": config["stages"], "GROUP": int(problem.attrs["group"]),
             "ZERO": int(problem.attrs.get("zero", 0)), "BRAIN": problem["x"].dtype == "bfloat16",
             "EARLY": bool(config["early"]), "ACTIVATION": "none",
             "DECODER": config["decoder"],
@@ -89,8 +93,8 @@ class Prompt:
         )  # fmt: skip
         workspaces = {
             "descriptors": TensorSpec((programs, 128), "int8"),
-            "partial": TensorSpec((programs, _BM, bn), "float32"),
-            "flags": TensorSpec((programs, 2), "int32"),
+            "partial": TensorSpec((programs, bm, bn), "float32"),
+            "flags": TensorSpec((programs, bm // 64), "int32"),
         }
         flags = frozenset({"flags"})
         return Plan((launch,), workspaces, flags, flags)

@@ -137,7 +137,7 @@ def prompt(
                                  0, BM, BN, 128, STAGES, ACTIVATION)),
             (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty,
                                  M, N, stride_rm, stride_om, tiles_m, blocks, steps,
-                                 64, BM, BN, 128, STAGES, ACTIVATION)),
+                                 BM // 2, BM, BN, 128, STAGES, ACTIVATION)),
             (_decoder, (w, scales, mins, b_smem, full, empty, N, tiles_m, blocks, steps, words,
                         scale_columns, BN, STAGES, GROUP, ZERO, BRAIN)),
             (_producer, (x_rows, a_smem, full, empty, tiles_m, blocks, steps, STAGES)),
