@@ -1,7 +1,6 @@
 """Runs kernels written in Gluon as NumPy on the CPU: layouts say nothing here, and programs run one
-after another, groups of warps of one program as threads (`gluon_warps.py`). Asynchronous copies
-happen when they are waited for, and not before; what they are about to overwrite is poisoned where
-they begin.
+after another. Asynchronous copies happen when they are waited for, and not before; what they are
+about to overwrite is poisoned where they begin.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import ml_dtypes
 import numpy as np
 import triton
 from asm_emulator import execute
-from gluon_warps import Descriptor, Warps
 
 from pumice.operators.triton.plan import Launch
 
@@ -30,10 +28,15 @@ class Tensor(np.ndarray[Any, Any]):
         return SimpleNamespace(layout=None)
 
     def to(self, dtype: Any) -> Tensor:
-        return _tensor(self.astype(dtype))
+        return tensor(self.astype(dtype))
+
+    def __iadd__(self, other: Any) -> Tensor:
+        """A new one: values have no place that two names could share."""
+        return tensor(self + other)
 
 
-def _tensor(values: Any) -> Tensor:
+def tensor(values: Any) -> Tensor:
+    """Values of a kernel."""
     return np.asarray(values).view(Tensor)
 
 
@@ -54,7 +57,7 @@ class Pointer:
         place, wanted = np.broadcast_arrays(self.place, True if mask is None else mask)
         assert (place[wanted] >= 0).all() and (place[wanted] < self.memory.size).all()
         values = self.memory[np.where(wanted, place, 0)]
-        return _tensor(np.where(wanted, values, np.asarray(other, values.dtype)))
+        return tensor(np.where(wanted, values, np.asarray(other, values.dtype)))
 
     def write(self, values: Any, mask: Any = None) -> None:
         place, wanted = np.broadcast_arrays(self.place, True if mask is None else mask)
@@ -68,10 +71,6 @@ class Shared:
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
     def index(self, place: Any) -> Shared:
         return Shared(self.values[int(place)])
 
@@ -81,15 +80,23 @@ class Shared:
     def permute(self, order: Any) -> Shared:
         return Shared(self.values.transpose(order))
 
+    def _reinterpret(self, dtype: Any, shape: Any, layout: Any) -> Shared:
+        return Shared(self.values.reshape(-1)[: int(np.prod(shape))].reshape(shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
     def load(self, layout: Any = None) -> Tensor:
-        return _tensor(self.values.copy())
+        return tensor(self.values.copy())
 
     def store(self, values: Any) -> None:
         self.values[...] = values
 
 
-def _poison(values: np.ndarray) -> None:
-    values[...] = np.frombuffer(b"\xff" * values.itemsize, values.dtype)[0]  # NaN of floats
+def poison(values: np.ndarray) -> None:
+    """NaN for floats, all bits set."""
+    values[...] = np.frombuffer(b"\xff" * values.itemsize, values.dtype)[0]
 
 
 class Language:
@@ -99,15 +106,21 @@ class Language:
     int32, int64 = np.int32, np.int64
     constexpr = staticmethod(lambda value: value)
     exp, minimum, maximum = np.exp, np.minimum, np.maximum
-    cdiv = staticmethod(triton.cdiv)
     reshape, expand_dims = staticmethod(np.reshape), staticmethod(np.expand_dims)
     static_range = range
 
     def __init__(self, program: int, programs: int) -> None:
         self.program, self.programs = program, programs
-        self.warps = Warps(_poison)
         self.begun: list[Callable[[], None]] = []
         self.groups: list[list[Callable[[], None]]] = []
+
+    def stands(self) -> dict[str, Any]:
+        """What takes the place of a name of a kernel's module."""
+        return {
+            "gl": self, "async_copy": self, "warpgroup_mma": self.warpgroup_mma,
+            "warpgroup_mma_wait": self.warpgroup_mma_wait, "_begin_copy": self.begin_copy,
+            "_barrier": lambda: None,
+        }  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith("Layout"):
@@ -121,23 +134,23 @@ class Language:
         return self.programs if axis == 0 else 1
 
     def arange(self, start: int, end: int, layout: Any = None) -> Tensor:
-        return _tensor(np.arange(start, end))
+        return tensor(np.arange(start, end))
 
     def zeros(self, shape: Any, dtype: Any, layout: Any = None) -> Tensor:
         return self.full(shape, 0, dtype)
 
     def full(self, shape: Any, value: Any, dtype: Any, layout: Any = None) -> Tensor:
-        return _tensor(np.full(shape, value, dtype))
+        return tensor(np.full(shape, value, dtype))
 
     def permute(self, value: Any, order: Any) -> Tensor:
-        return _tensor(value.transpose(order))
+        return tensor(value.transpose(order))
 
     def join(self, a: Any, b: Any) -> Tensor:
-        return _tensor(np.stack([a, b], -1))
+        return tensor(np.stack([a, b], -1))
 
     def split(self, value: Any) -> tuple[Tensor, Tensor]:
         assert value.shape[-1] == 2
-        return _tensor(value[..., 0]), _tensor(value[..., 1])
+        return tensor(value[..., 0]), tensor(value[..., 1])
 
     def convert_layout(self, value: Any, layout: Any, assert_trivial: bool = False) -> Any:
         return value
@@ -153,14 +166,6 @@ class Language:
             parts = np.moveaxis(np.asarray(value), axis, -1).reshape(-1, count)
             assert (np.diff(parts) == 1).all()
         return value
-
-    def warp_specialize(self, groups: Any, warps: Any, registers: Any) -> None:
-        self.warps.specialize(groups, warps, registers)
-
-    def make_tensor_descriptor(
-        self, base: Pointer, shape: Any, strides: Any, block_shape: Any, layout: Any
-    ) -> Descriptor:
-        return Descriptor(base, shape, strides, block_shape)
 
     def load(self, pointer: Pointer, mask: Any = None, other: Any = 0, **_: Any) -> Tensor:
         return pointer.read(mask, other)
@@ -205,17 +210,17 @@ class Language:
         for i, kind in enumerate(types):
             word = _WORD[np.dtype(kind).itemsize]
             bits = np.ascontiguousarray(np.broadcast_to(registers[f"${i}"], given[0].shape))
-            found.append(_tensor(bits.astype(word).view(kind).reshape(given[0].shape)))
+            found.append(tensor(bits.astype(word).view(kind).reshape(given[0].shape)))
         return tuple(found) if several else found[0]
 
     def allocate_shared_memory(self, dtype: Any, shape: Any, layout: Any) -> Shared:
         values = np.empty(shape, dtype)
-        _poison(values)
+        poison(values)
         return Shared(values)
 
     def begin_copy(self, shared: Shared, pointer: Pointer) -> None:
         assert shared.values.shape == pointer.place.shape
-        _poison(shared.values)
+        poison(shared.values)
         self.begun.append(lambda: shared.store(pointer.read()))
 
     def commit_group(self) -> None:
@@ -230,9 +235,9 @@ class Language:
     def warpgroup_mma(
         self, a: Any, b: Shared, acc: Any, use_acc: Any = True, is_async: bool = False
     ) -> Tensor:
-        left = a.values if isinstance(a, Shared) else a
-        product = left.astype(np.float32) @ b.values.astype(np.float32)
-        return _tensor(product + acc if use_acc else product)
+        rows = a.values if isinstance(a, Shared) else a
+        product = rows.astype(np.float32) @ b.values.astype(np.float32)
+        return tensor(product + acc if use_acc else product)
 
     def warpgroup_mma_wait(self, count: int, deps: Any) -> Any:
         return deps[0] if len(deps) == 1 else deps
@@ -245,12 +250,7 @@ def _called(function: Any, *args: Any, **named: Any) -> Any:
 @contextmanager
 def _replaced(module: dict[str, Any], language: Language) -> Iterator[None]:
     """A kernel's module, and those of the functions that it calls, with NumPy in Gluon's place."""
-    stands = {
-        "gl": language, "async_copy": language, "warpgroup_mma": language.warpgroup_mma,
-        "warpgroup_mma_wait": language.warpgroup_mma_wait, "_begin_copy": language.begin_copy,
-        "_barrier": lambda: None, "tl": language, "tma": language, "mbarrier": language.warps,
-        "async_load": language.warps.load, "fence_async_shared": lambda: None,
-    }  # fmt: skip
+    stands = language.stands()
     jit = triton.runtime.jit.JITFunction
     modules = [module]
     for value in module.values():
@@ -269,11 +269,11 @@ def _replaced(module: dict[str, Any], language: Language) -> Iterator[None]:
             each.update(names)
 
 
-def run(launch: Launch, arrays: Mapping[str, np.ndarray]) -> None:
+def run(launch: Launch, arrays: Mapping[str, np.ndarray], form: type[Language] = Language) -> None:
     """One launch over arrays, changed in place. A named tensor is given as it lies in memory, in C
-    order without gaps."""
+    order without gaps. form: Gluon's parts that the kernel uses."""
     for program in range(launch.grid[0]):
-        language = Language(program, launch.grid[0])
+        language = form(program, launch.grid[0])
         arguments = {
             name: Pointer(arrays[value].reshape(-1)) if isinstance(value, str) else value
             for name, value in launch.arguments.items()

@@ -1,143 +1,167 @@
-"""Groups of warps of one program as threads, with the barriers and the tensor memory accelerator
-through which they meet, for `gluon_numpy`. A load lands when its barrier is waited for, and not
-before; what it is about to overwrite is poisoned where it begins.
+"""Warp-specialized kernels in Gluon as NumPy: each group of warps is a thread, barriers are waited
+for, and what the tensor memory accelerator copies is there when somebody has waited for it: a
+buffer that it fills is poisoned until then, one that it empties is read as late as allowed.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from gluon_numpy import Language, Pointer, Shared, poison
 
-_PATIENCE = 20.0  # seconds after which a wait is a deadlock
-
-
-@dataclass
-class Barrier:
-    """An mbarrier: its phase is over when all have arrived and all bytes are there."""
-
-    count: int
-    waiting: int
-    missing: int = 0  # bytes
-    done: int = 0  # phases
-    loads: list[Callable[[], int]] = field(default_factory=list)
-
-    def settle(self) -> None:
-        if self.waiting == 0 and self.missing == 0:
-            self.done += 1
-            self.waiting = self.count
+_PATIENCE = 20.0  # seconds: a barrier that nobody passes is a fault
 
 
-@dataclass
+class _Barrier:
+    """An mbarrier: arrivals that are missing, copies on their way, how often it was passed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = self.missing = count
+        self.bytes = 0
+        self.copies: list[Callable[[], int]] = []
+        self.passed = 0
+
+    def step(self) -> None:
+        """Lets copies arrive once nothing else is missing."""
+        assert self.missing >= 0, "more arrivals than a barrier counts"
+        if self.missing == 0:
+            self.bytes -= sum(copy() for copy in self.copies)
+            assert self.bytes == 0, f"{self.bytes} bytes more are expected than were copied"
+            self.copies.clear()
+            self.missing = self.count
+            self.passed += 1
+
+
 class Descriptor:
-    """Rows of a matrix as the accelerator loads them: nothing but zeros beyond its ends."""
+    """Rows of a matrix, for the accelerator."""
 
-    pointer: Any
-    shape: Sequence[int]
-    strides: Sequence[int]
-    block_shape: Sequence[int]
+    def __init__(self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any) -> None:
+        assert strides[1] == 1 and strides[0] * base.memory.itemsize % 16 == 0
+        assert block[1] * base.memory.itemsize >= 16
+        self.base, self.shape, self.stride = base, shape, strides[0]
+        self.block_shape, self.layout = list(block), layout
+        self.dtype = SimpleNamespace(primitive_bitwidth=8 * base.memory.itemsize)
 
-    @property
-    def dtype(self) -> Any:
-        size: int = self.pointer.memory.dtype.itemsize
-        return SimpleNamespace(primitive_bitwidth=8 * size)
-
-    def block(self, corner: Sequence[int]) -> Any:
-        assert self.strides[1] == 1
-        assert self.strides[0] * self.pointer.memory.dtype.itemsize % 16 == 0
-        rows, cols = (
-            first + np.arange(size) for first, size in zip(corner, self.block_shape, strict=True)
-        )
-        inside = (rows < self.shape[0])[:, None] & (cols < self.shape[1])[None, :]
-        at = self.pointer + (rows[:, None] * self.strides[0] + cols[None, :])
-        return at.read(inside)
+    def at(self, row: int, column: int) -> tuple[Pointer, np.ndarray]:
+        rows = row + np.arange(self.block_shape[0])[:, None]
+        columns = column + np.arange(self.block_shape[1])[None, :]
+        inside = (rows < self.shape[0]) & (columns < self.shape[1])
+        return self.base + (rows * self.stride + columns), inside
 
 
-class Warps:
-    """One program's barriers, by their place in shared memory, and its groups of warps."""
+class Warps(Language):
+    """Gluon for Hopper with barriers, the accelerator and groups of warps."""
 
-    def __init__(self, poison: Callable[[np.ndarray], None]) -> None:
-        self._poison = poison
-        self._barriers: dict[int, Barrier] = {}
-        self._change = threading.Condition()
-        self._failed: list[BaseException] = []
+    def __init__(self, program: int, programs: int) -> None:
+        super().__init__(program, programs)
+        self.barriers: dict[int, _Barrier] = {}
+        self.changed = threading.Condition()
+        self.local = threading.local()
+        self.failures: list[BaseException] = []
+
+    def stands(self) -> dict[str, Any]:
+        tma = SimpleNamespace(
+            make_tensor_descriptor=Descriptor, store_wait=self.store_wait,
+            async_copy_global_to_shared=self.load_block,
+            async_copy_shared_to_global=self.store_block,
+        )  # fmt: skip
+        barrier = SimpleNamespace(
+            init=self.init, wait=self.wait, arrive=self.arrive, expect=self.expect,
+            MBarrierLayout=lambda: None,
+        )  # fmt: skip
+        return super().stands() | {
+            "tl": self, "tma": tma, "mbarrier": barrier, "async_load": self.load_block,
+            "async_store": self.store_block, "fence_async_shared": lambda: None,
+        }  # fmt: skip
 
     @staticmethod
-    def MBarrierLayout() -> None:
-        """Layouts say nothing here."""
+    def cdiv(a: Any, b: Any) -> Any:
+        return -(-a // b)
 
-    @staticmethod
-    def _place(shared: Any) -> int:
-        place: int = shared.values.__array_interface__["data"][0]
-        return place
+    def _barrier(self, shared: Shared) -> _Barrier:
+        return self.barriers[shared.values.__array_interface__["data"][0]]
 
-    def init(self, shared: Any, count: int) -> None:
-        self._barriers[self._place(shared)] = Barrier(count, count)
+    def init(self, shared: Shared, count: int) -> None:
+        self.barriers[shared.values.__array_interface__["data"][0]] = _Barrier(count)
 
-    def arrive(self, shared: Any, count: int = 1, pred: Any = True) -> None:
+    def arrive(self, shared: Shared, count: int = 1, pred: Any = True) -> None:
         if pred:
-            with self._change:
-                barrier = self._barriers[self._place(shared)]
-                barrier.waiting -= count
-                assert barrier.waiting >= 0, "more arrive at a barrier than it counts"
-                barrier.settle()
-                self._change.notify_all()
+            with self.changed:
+                barrier = self._barrier(shared)
+                barrier.missing -= count
+                barrier.step()
+                self.changed.notify_all()
 
-    def expect(self, shared: Any, nbytes: int, pred: Any = True) -> None:
+    def expect(self, shared: Shared, count: int, pred: Any = True) -> None:
+        """Arrives with the copies that are to come; they are begun at once after it."""
         if pred:
-            with self._change:
-                self._barriers[self._place(shared)].missing += nbytes
-            self.arrive(shared)
+            with self.changed:
+                barrier = self._barrier(shared)
+                barrier.bytes += count
+                barrier.missing -= 1
 
-    def load(self, descriptor: Descriptor, corner: Any, bar: Any, shared: Any) -> None:
-        assert list(shared.values.shape) == list(descriptor.block_shape)
-        self._poison(shared.values)
-
-        def land() -> int:
-            shared.values[...] = descriptor.block([int(place) for place in corner])
-            return int(shared.values.nbytes)
-
-        with self._change:
-            self._barriers[self._place(bar)].loads.append(land)
-            self._change.notify_all()
-
-    def wait(self, shared: Any, phase: Any, pred: Any = True) -> None:
-        """Until the phase of that parity is over: at first the one before the first is."""
+    def wait(self, shared: Shared, phase: int, pred: Any = True) -> None:
         if not pred:
             return
-        barrier = self._barriers[self._place(shared)]
-        with self._change:
-            while barrier.done % 2 == int(phase) % 2:
-                while barrier.loads:
-                    barrier.missing -= barrier.loads.pop(0)()
-                    barrier.settle()
-                    self._change.notify_all()
-                if barrier.done % 2 != int(phase) % 2:
-                    break
-                assert not self._failed, "another group of warps failed"
-                assert self._change.wait(_PATIENCE), "a barrier that nobody completes"
+        with self.changed:
+            barrier = self._barrier(shared)
+            before = barrier.passed
 
-    def specialize(self, groups: Any, warps: Sequence[int], registers: Sequence[int]) -> None:
-        assert len(groups) == len(warps) + 1 == len(registers) + 1
-        assert all(count % 8 == 0 for count in registers)
+            def over() -> bool:
+                if self.failures:
+                    return True
+                if barrier.bytes and barrier.missing == 0:
+                    if sum(copy.size for copy in barrier.copies) == barrier.bytes:
+                        barrier.step()
+                        self.changed.notify_all()
+                return (barrier.passed - 1) % 2 == phase
 
-        def go(function: Any, arguments: Any) -> None:
+            assert self.changed.wait_for(over, _PATIENCE) and not self.failures
+            assert barrier.passed <= before + 1, "a barrier was passed twice during one wait"
+
+    def load_block(self, rows: Descriptor, coord: Any, shared: Shared, buffer: Shared) -> None:
+        assert list(buffer.values.shape) == rows.block_shape
+        poison(buffer.values)
+        pointer, inside = rows.at(*coord)
+
+        def copy() -> int:
+            buffer.store(pointer.read(inside, 0))
+            return buffer.values.nbytes
+
+        copy.size = buffer.values.nbytes  # type: ignore[attr-defined]
+        with self.changed:
+            self._barrier(shared).copies.append(copy)
+            self.changed.notify_all()
+
+    def store_block(self, rows: Descriptor, coord: Any, buffer: Shared) -> None:
+        assert list(buffer.values.shape) == rows.block_shape
+        pointer, inside = rows.at(*coord)
+        self.local.stores.append(lambda: pointer.write(buffer.values, inside))
+
+    def store_wait(self, count: int) -> None:
+        while len(self.local.stores) > count:
+            self.local.stores.pop(0)()
+
+    def warp_specialize(self, parts: Any, warps: Any, registers: Any) -> None:
+        def group(function: Any, values: Any) -> None:
+            self.local.stores = []
             try:
                 with np.errstate(all="ignore"):
-                    function(*arguments)
+                    function(*values)
+                assert not self.local.stores, "shared memory is left before it was stored from"
             except BaseException as error:
-                with self._change:
-                    self._failed.append(error)
-                    self._change.notify_all()
+                with self.changed:
+                    self.failures.append(error)
+                    self.changed.notify_all()
 
-        threads = [threading.Thread(target=go, args=group) for group in groups]
+        threads = [threading.Thread(target=group, args=part, daemon=True) for part in parts]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
-        if self._failed:
-            raise self._failed[0]
+            thread.join(2 * _PATIENCE)
+        if self.failures:
+            raise self.failures[0]

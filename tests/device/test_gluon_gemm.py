@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gluon_numpy import run
+from gluon_warps import Warps
 from triton_harness import make_problem, poisoned, relative_error
 
 from pumice.dtypes import numpy_dtype
@@ -42,7 +43,7 @@ def _check(
     for name, tensor in plan.workspaces.items():
         arrays[name] = np.zeros_like(poisoned(tensor)) if name in plan.zeroed else poisoned(tensor)
     for launch in plan.launches:
-        run(launch, arrays)
+        run(launch, arrays, Warps)
     for name in plan.restored:
         assert not arrays[name].any()
     error = relative_error(arrays["out"], spec.reference(attrs, inputs)["out"])

@@ -66,10 +66,10 @@ class Specialized:
             return "rows of x and w must begin at multiples of 16 bytes"
         if product.K == 0 or product.K % self.step:
             return f"K is {product.K}; a multiple of {self.step} is needed"
-        if unchecked := self.unchecked(product):
-            return f"no device has checked this kernel with {unchecked} yet"
         if 0 < product.M < _LEAST_ROWS:
             return f"x has {product.M} rows; tiles of {BM} rows take {_LEAST_ROWS} or more"
+        if unchecked := self.unchecked(product):
+            return f"no device has checked this kernel with {unchecked} yet"
         return None
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
