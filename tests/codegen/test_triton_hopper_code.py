@@ -16,6 +16,7 @@ from pumice.compiler.gpu.binaries import Binaries
 from pumice.errors import CompileError
 from pumice.operators.gemm.specialized import cut
 from pumice.operators.gemm_fp8_block.spec import tensors
+from pumice.operators.gemm_w4.hopper_prompt import Prompt
 from pumice.operators.gemm_w4.spec import bench_problem
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.triton.build import build, build_plan
@@ -25,13 +26,14 @@ from pumice.targets.gpu import GPU_TARGETS
 from pumice.tuning.gpu import choose_kernel, database
 
 HOPPER = get_target("sm_90")
-KERNEL, DENSE, STREAMED, PROMPT = (
+KERNEL, DENSE, STREAMED = (
     next(k for k in triton_kernels_of(name) if k.name == f"{name}.triton.{kernel}")
     for name, kernel in (
         ("gemm_fp8_block", "specialized"), ("gemm", "specialized"), ("gemm", "streamed"),
-        ("gemm_w4", "prompt"),
     )
 )  # fmt: skip
+PROMPT = Prompt()
+
 
 
 def block(m: int, n: int, k: int, attrs: Mapping[str, Any] = {}, **more: TensorSpec) -> Problem:

@@ -183,7 +183,6 @@ SPEC = OperatorSpec(
         "pumice.operators.gemm_w4.triton_plan:Matrix",
         "pumice.operators.gemm_w4.triton_plan:Gemv",
         "pumice.operators.gemm_w4.hopper:Stream",
-        "pumice.operators.gemm_w4.hopper_prompt:Prompt",
         "pumice.operators.gemm_w4.two_step:TwoStepSpecialized",
         "pumice.operators.gemm_w4.two_step:TwoStepStreamed",
         "pumice.operators.gemm_w4.two_step:TwoStep",
