@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from matmul_code import check_plan
+from matmul_code import check_plan, check_resources
 
 from pumice.compiler.gpu.binaries import Binaries
 from pumice.errors import CompileError
@@ -33,7 +33,6 @@ KERNEL, DENSE, STREAMED = (
     )
 )  # fmt: skip
 PROMPT = Prompt()
-
 
 
 def block(m: int, n: int, k: int, attrs: Mapping[str, Any] = {}, **more: TensorSpec) -> Problem:
@@ -85,7 +84,8 @@ def test_dense_begins_early() -> None:
     problem = dense(333, 777, 464, {"activation": "silu"}, **more)
     for kernel in (DENSE, STREAMED):
         config = next(c for c in kernel.configs(problem, HOPPER) if c["early"] and c["BN"] == 128)
-        (binary,) = check_plan(kernel, problem, HOPPER, config)
+        (binary,) = build_plan(problem, kernel.plan(problem, HOPPER, config), HOPPER)
+        check_resources(binary, HOPPER, kernel.name)
         assert binary.metadata.launch_pdl
         before, wait, _ = binary.assembly.partition("griddepcontrol.wait")
         assert wait and "tensormap" not in before and "ld.global" not in before

@@ -72,9 +72,7 @@ class TwoStep:
         workspaces = {**product.workspaces, "dense": first["out"]}
         names = {name: "dense" if name == "w" else name for name in second.tensors}
         dense = ProductStep(len(unpack.launches), second, names)
-        return Plan(
-            tuple(launches), workspaces, product.zeroed, product.restored, product=dense
-        )
+        return Plan(tuple(launches), workspaces, product.zeroed, product.restored, product=dense)
 
 
 class TwoStepSpecialized(TwoStep):
