@@ -153,6 +153,19 @@ def test_beside_a_kernel_that_reads_packed_weights(tmp_path: Path) -> None:
     assert decided(fused(packed(100)), whole, "always") == (False, "")  # too few to unpack for
 
 
+def test_a_vendor_s_row_that_has_its_own_comparison(tmp_path: Path) -> None:
+    """Rows of other runs do not count then."""
+    problem = packed(512)
+    for own, taken in ((100.0, True), (81.0, False)):
+        lines = [
+            row_of(problem, kernel=VENDOR, us=80.0, own_us=own),
+            row_of(problem, kernel="gemm_w4.triton.tiled", us=70.0 if taken else 200.0),
+        ]
+        write_rows(tmp_path / "sm_90" / "gemm_w4.json", lines)
+        found, reason = decided(selected(problem), Database("sm_90", (tmp_path,)))
+        assert found is taken and f"own kernels {own} µs" in reason
+
+
 def test_what_unpacks_comes_first() -> None:
     problem = packed(130)
     choice, selection = fused(problem), Selection(get_target("sm_90"), Database("sm_90", ()))

@@ -25,7 +25,8 @@ FARTHEST = 2.0  # doublings of one size beyond which a measured row says nothing
 @dataclass(frozen=True)
 class MeasuredRow:
     """dims: input name → shape. kernel: a Triton kernel's name or a vendor's ("vendor.blas").
-    floor: least time over measured time; us: microseconds; error: against the reference."""
+    floor: least time over measured time; us: microseconds; error: against the reference. own_us: of
+    a vendor's row, what Pumice's own kernel took in turns with it; 0 where rows of their own say."""
 
     operator: str
     dims: Mapping[str, tuple[int, ...]]
@@ -38,6 +39,7 @@ class MeasuredRow:
     error: float | None = None
     device: str = ""
     measured: str = ""
+    own_us: float = 0.0
 
     def distance(self, problem: Problem) -> float:
         """Doublings by which the sizes differ, all added; infinite for another kind of problem or
@@ -76,7 +78,7 @@ def _switches(attrs: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def row_of(problem: Problem, **values: Any) -> MeasuredRow:
-    """A row for a problem; values: kernel, config, us, floor, error, device, measured."""
+    """A row for a problem; values: kernel, config, us, floor, error, device, measured, own_us."""
     return MeasuredRow(
         problem.operator,
         {name: tensor.shape for name, tensor in problem.inputs.items()},

@@ -73,17 +73,19 @@ def measured(problem: Problem, target: Target, rows: Database) -> tuple[bool | N
             continue
         first, distance = near[0]
         here = [row for row, _ in near if row.dims == first.dims]
-        vendor = min((row.us for row in here if row.kernel == VENDOR), default=None)
+        lines = [row for row in here if row.kernel == VENDOR]
+        line = min(lines, key=lambda row: row.us, default=None)
         own = min((row.us for row in here if row.kernel in kernels), default=None)
         where = f"for {first.sizes} on {first.device or target.name}"
         how = "the same sizes" if distance == 0 else f"{distance:.1f} doublings away"
         how += f", {difference}" if difference else ""
-        if vendor is None:
+        if line is None:
             return None, f"no row of {VENDOR} {where}, {how}"
+        own = line.own_us or own
         if own is None:
-            return None, f"{VENDOR} took {vendor:.1f} µs {where}, but no own kernel has a row"
-        text = f"{VENDOR} {vendor:.1f} µs, own kernels {own:.1f} µs {where}, {how}"
-        return own > MARGIN * vendor, text
+            return None, f"{VENDOR} took {line.us:.1f} µs {where}, but no own kernel has a row"
+        text = f"{VENDOR} {line.us:.1f} µs, own kernels {own:.1f} µs {where}, {how}"
+        return own > MARGIN * line.us, text
     return None, f"no row measured near on {target.name}"
 
 
