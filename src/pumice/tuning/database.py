@@ -26,7 +26,7 @@ FARTHEST = 2.0  # doublings of one size beyond which a measured row says nothing
 class MeasuredRow:
     """dims: input name → shape. kernel: a Triton kernel's name or a vendor's ("vendor.blas").
     floor: least time over measured time; us: microseconds; error: against the reference. own_us: of
-    a vendor's row, what Pumice's own kernel took in turns with it; 0 where rows of their own say."""
+    a vendor's row, what Pumice's kernel took in turns with it; 0 where rows of its own say that."""
 
     operator: str
     dims: Mapping[str, tuple[int, ...]]
