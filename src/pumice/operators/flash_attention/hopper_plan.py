@@ -47,7 +47,7 @@ def hopper_tiles(target: Target, dim: int, dim_v: int) -> list[Config]:
     return [tile for tile in tiles if shared_bytes(tile, dim, dim_v) <= target.shared_bytes]
 
 
-def hopper_launch(
+def hopper_plan(
     target: Target,
     config: Config,
     q: TensorSpec,
@@ -57,8 +57,9 @@ def hopper_launch(
     attrs: Mapping[str, Any],
     arguments: Mapping[str, str | int | float],
     constants: Mapping[str, Any],
-) -> Launch:
-    """The launch; arguments and constants: what plain and paged attention name differently."""
+) -> Plan:
+    """One launch, whose programs take tiles from a counter; arguments and constants: what plain
+    and paged attention name differently."""
     tokens, heads, dim = q.shape
     tiles = tokens // _ROWS + sequences
     wanted = config["SECTION"] or heads
@@ -66,12 +67,13 @@ def hopper_launch(
     scale, cap = logit_scales(attrs, dim)
     left, right = attrs.get("window_left", -1), attrs.get("window_right", -1)
     right = 0 if attrs.get("causal") else right
-    return Launch(
+    launch = Launch(
         kernel=_kernel(),
         grid=(min(tiles * heads, target.compute_units or tiles * heads), 1, 1),
         arguments={
             **arguments,
             **tensor_strides(q, "q"),
+            "counters": "counters",
             "sequences": sequences,
             "tiles": tiles,
             "total": tiles * heads,
@@ -99,6 +101,8 @@ def hopper_launch(
         num_warps=4,  # of a part
         num_stages=1,
     )
+    counters = frozenset({"counters"})
+    return Plan((launch,), {"counters": TensorSpec((2,), "int32")}, counters, counters)
 
 
 class FlashAttentionHopper:
@@ -132,10 +136,9 @@ class FlashAttentionHopper:
         constants: dict[str, Any] = {name: None for name in given if name not in tensors}
         constants |= {"table": None, "stride_table": 0, "stride_kb": 0, "stride_vb": 0, "PAGE": 0}
         group = q.shape[1] // k.shape[1]
-        launch = hopper_launch(
+        return hopper_plan(
             target, config, q, group, v.shape[2], sequences, problem.attrs, arguments, constants
         )
-        return Plan((launch,))
 
 
 def _kernel() -> Any:
@@ -157,14 +160,14 @@ def _registers(width: int, paged: bool) -> int:
 
 
 def shared_bytes(config: Config, dim: int, dim_v: int) -> int:
-    """Of queries, the rings of keys and values, and the rows that are written, with barriers."""
+    """Of queries, the rings of keys and values, the rows that are written, notes and barriers."""
     queries = q_stages(max(dim, dim_v)) * _ROWS * dim
     keys = config["stages"] * config["BLOCK_N"] * (dim + dim_v)
-    return 2 * (queries + keys) + _ROWS * dim_v + 256
+    return 2 * (queries + keys) + _ROWS * dim_v + 2048
 
 
 def _tiles(width: int) -> list[Config]:
-    """BLOCK_N keys at a time; stages of the rings; SECTION: heads that are worked on together, 0
-    all: few share more of the cache, but tiles of unlike length are spread less evenly."""
+    """BLOCK_N keys at a time; stages of the rings; SECTION: heads that are worked on together and
+    share the cache, 0 all."""
     n = 128 if width <= 128 else 64
-    return [{"BLOCK_N": n, "stages": 2, "SECTION": section} for section in (0, 4)]
+    return [{"BLOCK_N": n, "stages": 2, "SECTION": section} for section in (8, 4, 0)]

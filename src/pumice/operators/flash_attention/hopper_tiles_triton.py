@@ -47,39 +47,48 @@ def find_sequence(starts, tile, sequences, ROWS: gl.constexpr, BLOCK_S: gl.const
 
 
 @gluon.jit
-def next_tile(
-    turn,
+def take_tile(counters):
+    """The number of a tile that no program has taken yet. Every program begins with the one of its
+    own number."""
+    return gl.num_programs(0) + gl.atomic_add(counters, 1, sem="relaxed")
+
+
+@gluon.jit
+def leave(counters):
+    """The last program sets the counters to zero again. Each takes one tile too many before."""
+    before = gl.atomic_add(counters + 1, 1, sem="acq_rel")
+    if before == gl.num_programs(0) - 1:
+        gl.store(counters, 0)
+        gl.store(counters + 1, 0)
+
+
+@gluon.jit
+def find_tile(
+    index,
     order,
     ROWS: gl.constexpr,
     BLOCK_S: gl.constexpr,
     PAGE: gl.constexpr,
     BOUNDED: gl.constexpr,
 ):
-    """The next tile of this program that has rows, from its turn number `turn` on; `section` heads
-    after the other, whose keys and values stay in the cache together: (whether there is one, turn
-    after it, first row of the tile in its sequence, queries, keys, first query, first key (with
-    PAGE: number) of the sequence, query head, key head).
+    """Tile number `index`, or the next one that this program takes where that has no rows:
+    (whether there is one, first row of the tile in its sequence, queries, keys, first query, first
+    key (with PAGE: number) of the sequence, query head, key head).
 
-    total: tiles · heads. share: tiles · section.
+    `section` heads come after the other, whose keys and values stay in the cache together. total:
+    tiles · heads. share: tiles · section.
     """
-    cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share = order
-    programs = gl.num_programs(0)
-    program = gl.program_id(0)
-    found = turn < 0
-    more = turn >= 0
-    first = turn * 0
-    queries = turn * 0
-    keys = turn * 0
-    q_start = turn * 0
-    k_start = turn * 0
-    head = turn * 0
-    kv_head = turn * 0
+    counters, cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share = order
+    found = index < 0
+    more = index >= 0
+    first = index * 0
+    queries = index * 0
+    keys = index * 0
+    q_start = index * 0
+    k_start = index * 0
+    head = index * 0
+    kv_head = index * 0
     while more:
-        # Every other round goes backwards over the programs: long tiles come first, and the
-        # programs that take the longest of a round get the shortest of the next.
-        place = gl.where(turn % 2 == 0, program, programs - 1 - program)
-        index = turn * programs + place
-        turn += 1
         if index < total:
             inside = index % share
             tile = inside // section
@@ -100,9 +109,43 @@ def next_tile(
             first = (tile - q_start // ROWS - sequence) * ROWS
             found = first < queries
             more = first >= queries
+            if more:
+                index = take_tile(counters)
         else:
-            more = turn < 0
-    return found, turn, first, queries, keys, q_start, k_start, head, kv_head
+            more = index < 0
+    return found, first, queries, keys, q_start, k_start, head, kv_head
+
+
+@gluon.jit
+def tell(notes, slot, found, first, queries, keys, q_start, head):
+    """Leaves a tile for those who compute, in notes[6 · slot …]."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    zero = gl.zeros([32], gl.int32, layout)
+    notes.index(slot * 6).store(zero + found.to(gl.int32))
+    notes.index(slot * 6 + 1).store(zero + first)
+    notes.index(slot * 6 + 2).store(zero + queries)
+    notes.index(slot * 6 + 3).store(zero + keys)
+    notes.index(slot * 6 + 4).store(zero + q_start)
+    notes.index(slot * 6 + 5).store(zero + head)
+
+
+@gluon.jit
+def read_note(notes, index):
+    """A number that all lanes of a warp read."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    return gl.max(notes.index(index).load(layout), 0)
+
+
+@gluon.jit
+def hear(notes, slot):
+    """What `tell` left."""
+    found = read_note(notes, slot * 6) > 0
+    first = read_note(notes, slot * 6 + 1)
+    queries = read_note(notes, slot * 6 + 2)
+    keys = read_note(notes, slot * 6 + 3)
+    q_start = read_note(notes, slot * 6 + 4)
+    head = read_note(notes, slot * 6 + 5)
+    return found, first, queries, keys, q_start, head
 
 
 @gluon.jit
@@ -151,8 +194,9 @@ def copy_rows(
     PAGE: gl.constexpr,
     MASKED: gl.constexpr,
 ):
-    """Rows first … first + ROWS − 1 of a matrix into shared memory; MASKED: zeros from row `end`
-    on. With PAGE, row r lies in block table[r // PAGE] at row r % PAGE.
+    """Rows first … first + ROWS − 1 of a matrix into shared memory. MASKED: from row `end` on the
+    last one again, which nobody looks at; zeros when there is none. With PAGE, row r lies in block
+    table[r // PAGE] at row r % PAGE.
 
     Whoever copies has few registers and must not be late: whole blocks of a plain matrix take
     three instructions for 16 bytes; the rest goes CHUNK rows at a time.
@@ -162,21 +206,25 @@ def copy_rows(
     layout: gl.constexpr = gl.BlockedLayout(
         [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
     )
-    n = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
     d = gl.arange(0, D, gl.SliceLayout(0, layout))
     for chunk in gl.static_range(ROWS // AT_ONCE):
-        row = first + chunk * AT_ONCE + n
+        row = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
+        some = row * 0 + end > 0
+        start = first + chunk * AT_ONCE
+        if MASKED:
+            row = gl.minimum(row, end - 1 - start)
         if PAGE > 0:
+            row += start
             if MASKED:
-                block = gl.load(table + row // PAGE, mask=row < end, other=0)
+                block = gl.load(table + row // PAGE, mask=some, other=0)
             else:
                 block = gl.load(table + row // PAGE)
             rows = base + (block.to(gl.int64) * stride_block + row % PAGE * stride)
         else:
-            rows = base + (first + chunk * AT_ONCE).to(gl.int64) * stride + n * stride
+            rows = base + start.to(gl.int64) * stride + row * stride
         part = target.slice(chunk * AT_ONCE, AT_ONCE, 0)
         if MASKED:
-            inside = (row < end)[:, None] & (d >= 0)[None, :]
+            inside = some[:, None] & (d >= 0)[None, :]
             async_load(part, rows[:, None] + d[None, :], mask=inside)
         else:
             async_load(part, rows[:, None] + d[None, :])

@@ -2,9 +2,13 @@
 """Flash attention for Hopper (Shah et al., FlashAttention-3, arXiv:2407.08608), in Gluon.
 
 One warp group copies keys and values into rings of shared memory; the others own 64 rows of
-queries each. They issue the product q·kᵀ of the next block before the softmax of this one, take
-turns at the matrix units, and read tile after tile, so that loads of the next tile run during the
-last products of the one before. Key blocks go from the last to the first: masks come first.
+queries each. They issue the product q·kᵀ of the next block before the softmax of this one. A
+program takes tile after tile from a counter, so that tiles of unlike length spread evenly, and
+copies of the next tile run during the last products of the one before. Key blocks go from the last
+to the first: masks come first.
+
+wgmma reads what cp.async copied without a fence between them, as CUTLASS's and Triton's own kernels
+do: the barrier that the copies arrive at orders them.
 """
 
 from triton.experimental import gluon
@@ -20,10 +24,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from pumice.operators.flash_attention.hopper_tiles_triton import (
     advance,
     copy_rows,
+    find_tile,
     fresh,
+    hear,
     kept,
     key_range,
-    next_tile,
+    leave,
+    take_tile,
+    tell,
 )
 
 CONSUMERS = gl.constexpr(2)  # warp groups that compute
@@ -62,8 +70,8 @@ def load_tiles(
 ):  # fmt: skip
     """The copying warp group: all tiles of this program."""
     (order, q, k, v, table, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb,
-     stride_vt, stride_vh, stride_table, left, right, q_ring, k_ring, v_ring, q_full, q_empty,
-     k_full, k_empty, v_full, v_empty) = given  # fmt: skip
+     stride_vt, stride_vh, stride_table, left, right, notes, q_ring, k_ring, v_ring, told, q_full,
+     q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     k_slot = 0
     k_phase = 1  # a fresh barrier lets the wait for the phase before its first one pass
@@ -71,10 +79,11 @@ def load_tiles(
     v_phase = 1
     q_slot = 0
     q_phase = 1
-    found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
-        gl.to_tensor(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
+    found, first, queries, keys, q_start, k_start, head, kv_head = find_tile(
+        gl.program_id(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
     )
     while found:
+        following = take_tile(order[0])
         begin, end, _, _ = key_range(
             first, ROWS, queries, keys, left, kept(right, q_start), BLOCK_N, WINDOW, BOUNDED
         )
@@ -92,6 +101,8 @@ def load_tiles(
             k_base += k_start.to(gl.int64) * k_step
             v_base += k_start.to(gl.int64) * v_step
         mbarrier.wait(q_empty.index(q_slot), q_phase)
+        tell(notes, q_slot, found, first, queries, keys, q_start, head)
+        mbarrier.arrive(told.index(q_slot), count=1)
         for part in gl.static_range(CONSUMERS):
             rows = q_ring.index(q_slot * CONSUMERS + part)
             copy_rows(rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0, True)
@@ -110,9 +121,13 @@ def load_tiles(
                 k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
                 D, DV, BLOCK_N, STAGES, PAGE, False,
             )  # fmt: skip
-        found, turn, first, queries, keys, q_start, k_start, head, kv_head = next_tile(
-            turn, order, ROWS, BLOCK_S, PAGE, BOUNDED
+        found, first, queries, keys, q_start, k_start, head, kv_head = find_tile(
+            following, order, ROWS, BLOCK_S, PAGE, BOUNDED
         )
+    mbarrier.wait(q_empty.index(q_slot), q_phase)
+    tell(notes, q_slot, found, first, queries, keys, q_start, head)
+    mbarrier.arrive(told.index(q_slot), count=1)
+    leave(order[0])
 
 
 @gluon.jit
@@ -187,8 +202,8 @@ def attend_tiles(
     BOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
     """A computing warp group: 64 rows, number PART, of all tiles of this program."""
-    (order, sinks, out, lse, stride_ot, stride_oh, stride_lh, scale, cap, left, right, q_ring,
-     k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
+    (sinks, out, lse, stride_ot, stride_oh, stride_lh, scale, cap, left, right, notes, q_ring,
+     k_ring, v_ring, told, q_full, q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     LOG2_E: gl.constexpr = 1.4426950408889634
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -204,18 +219,13 @@ def attend_tiles(
     v_phase = 0
     q_slot = 0
     q_phase = 0
-    found, turn, first, queries, keys, q_start, _, head, _ = next_tile(
-        gl.to_tensor(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
-    )
+    mbarrier.wait(told.index(q_slot), q_phase)
+    found, first, queries, keys, q_start, head = hear(notes, q_slot)
     mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
     mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
     begun = multiply_keys(q_ring.index(PART), k_ring.index(k_slot), BLOCK_N, s_layout)
     s = warpgroup_mma_wait(0, deps=(begun,))
     while found:
-        # Looked up here, where the products below hide how long the answer takes.
-        found, turn, first_next, queries_next, keys_next, q_start_next, _, head_next, _ = next_tile(
-            turn, order, ROWS, BLOCK_S, PAGE, BOUNDED
-        )
         q_rows = q_ring.index(q_slot * CONSUMERS + PART)
         reach = kept(right, q_start)
         begin, end, _, _ = key_range(
@@ -273,6 +283,8 @@ def attend_tiles(
         acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
         # The first product of the next tile runs while this one is written. After the last tile
         # it multiplies what lies there, and nobody looks at the result.
+        mbarrier.wait(told.index(q_slot), q_phase)
+        found, first_next, queries_next, keys_next, q_start_next, head_next = hear(notes, q_slot)
         mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
         mbarrier.wait(k_full.index(k_slot), k_phase, pred=found)
         begun = multiply_keys(
@@ -307,7 +319,7 @@ def attend_tiles(
 
 @gluon.jit
 def flash_attention_hopper(
-    q, k, v, table, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
+    counters, q, k, v, table, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
     stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_ot, stride_oh, stride_lh, stride_table,
     sequences, tiles, total, group, section, share, scale, cap, left, right,
@@ -322,7 +334,10 @@ def flash_attention_hopper(
     q_ring = gl.allocate_shared_memory(dtype, [Q_STAGES * CONSUMERS, 64, D], tile)
     k_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], tile)
     v_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DV], tile)
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    notes = gl.allocate_shared_memory(gl.int32, [6 * Q_STAGES, 32], plain)
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    told = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], barrier)
     q_full = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], barrier)
     q_empty = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], barrier)
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
@@ -330,6 +345,7 @@ def flash_attention_hopper(
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     for i in gl.static_range(Q_STAGES):
+        mbarrier.init(told.index(i), count=1)
         mbarrier.init(q_full.index(i), count=128)
         mbarrier.init(q_empty.index(i), count=CONSUMERS)
     for i in gl.static_range(STAGES):
@@ -340,16 +356,18 @@ def flash_attention_hopper(
     fence_async_shared()
     sinks_or_q = sinks if SINKS else q
     lse_or_q = lse if LSE else q
-    order = (cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share)
+    order = (
+        counters, cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share,
+    )  # fmt: skip
     load = (
         order, q, k, v, table if PAGE > 0 else cu_seqlens_k,
         stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
         stride_table, left, right,
-        q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+        notes, q_ring, k_ring, v_ring, told, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     attend = (
-        order, sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh, scale, cap, left, right,
-        q_ring, k_ring, v_ring, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+        sinks_or_q, out, lse_or_q, stride_ot, stride_oh, stride_lh, scale, cap, left, right,
+        notes, q_ring, k_ring, v_ring, told, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     # Constants stay constants in tuples only where they are written down.
     gl.warp_specialize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pumice.operators.flash_attention.hopper_plan import hopper_fault, hopper_launch, hopper_tiles
+from pumice.operators.flash_attention.hopper_plan import hopper_fault, hopper_plan, hopper_tiles
 from pumice.operators.flash_attention.triton_plan import tensor_strides
 from pumice.operators.paged_prefill.triton_plan import PagedPrefill
 from pumice.operators.triton.plan import Config, Plan, Problem, cdiv
@@ -55,7 +55,6 @@ class PagedPrefillHopper:
             constants["sinks"] = None
         attrs = {**problem.attrs, "causal": True}
         group = q.shape[1] // k.shape[2]
-        launch = hopper_launch(
+        return hopper_plan(
             target, config, q, group, v.shape[3], sequences, attrs, arguments, constants
         )
-        return Plan((launch,))
