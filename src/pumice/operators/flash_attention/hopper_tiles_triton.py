@@ -201,7 +201,8 @@ def copy_rows(
     Whoever copies has few registers and must not be late: whole blocks of a plain matrix take
     three instructions for 16 bytes; the rest goes CHUNK rows at a time.
     """
-    AT_ONCE: gl.constexpr = CHUNK if MASKED or PAGE > 0 or D > 128 else ROWS
+    FEW: gl.constexpr = CHUNK if D <= 128 and PAGE == 0 else CHUNK // 2
+    AT_ONCE: gl.constexpr = FEW if MASKED or PAGE > 0 or D > 128 else ROWS
     LANES: gl.constexpr = min(D // 8, 32)
     layout: gl.constexpr = gl.BlockedLayout(
         [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
