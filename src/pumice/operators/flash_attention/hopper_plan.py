@@ -16,6 +16,8 @@ from pumice.targets import Target
 
 _DIMS = (128, 256)  # of 64, other tiles were measured faster
 _ROWS = 128  # of a tile: two warp groups' matrix instructions
+_SHARE = 168  # registers of a thread when all have as many; groups of warps trade theirs
+_DESCRIPTORS = 3 * 128  # bytes: of q, keys and values, which every program makes for itself
 _FEW = 48  # queries of a sequence that leave most of a tile empty
 
 
@@ -52,6 +54,7 @@ def hopper_plan(
     config: Config,
     q: TensorSpec,
     group: int,
+    keys: int,
     dim_v: int,
     sequences: int,
     attrs: Mapping[str, Any],
@@ -74,6 +77,10 @@ def hopper_plan(
             **arguments,
             **tensor_strides(q, "q"),
             "counters": "counters",
+            "queries": tokens,
+            "heads": heads,
+            "keys": keys,
+            "kv_heads": heads // group,
             "sequences": sequences,
             "tiles": tiles,
             "total": tiles * heads,
@@ -93,16 +100,25 @@ def hopper_plan(
             "STAGES": config["stages"],
             "Q_STAGES": q_stages(max(dim, dim_v)),
             "BLOCK_S": sequences_at_once(sequences),
-            "REGISTERS": _registers(max(dim, dim_v), bool(constants["PAGE"])),
+            "REGISTERS": config.get("REG", 240),
             "WINDOW": left >= 0,
             "BOUNDED": right >= 0,
             "CAP": cap > 0,
+            "TURNS": bool(config.get("TURNS", 0)),
+            "LATE": bool(config.get("LATE", 0)),
+            "EARLY": bool(config.get("EARLY", 0)),
         },
-        num_warps=4,  # of a part
+        num_warps=4,  # of a part that computes
         num_stages=1,
+        options={"cuda": {"maxnreg": _SHARE}},
+        scratch="descriptors",
     )
     counters = frozenset({"counters"})
-    return Plan((launch,), {"counters": TensorSpec((2,), "int32")}, counters, counters)
+    workspaces = {
+        "counters": TensorSpec((2,), "int32"),
+        "descriptors": TensorSpec((launch.grid[0], _DESCRIPTORS), "int8"),
+    }
+    return Plan((launch,), workspaces, counters, counters)
 
 
 class FlashAttentionHopper:
@@ -137,7 +153,8 @@ class FlashAttentionHopper:
         constants |= {"table": None, "stride_table": 0, "stride_kb": 0, "stride_vb": 0, "PAGE": 0}
         group = q.shape[1] // k.shape[1]
         return hopper_plan(
-            target, config, q, group, v.shape[2], sequences, problem.attrs, arguments, constants
+            target, config, q, group, k.shape[0], v.shape[2], sequences, problem.attrs, arguments,
+            constants,
         )
 
 

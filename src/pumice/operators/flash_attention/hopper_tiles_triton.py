@@ -8,7 +8,7 @@ from triton.experimental.gluon.language.nvidia.hopper import async_copy
 
 # Named otherwise up to Triton 3.7.
 async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-CHUNK = gl.constexpr(32)  # rows that are copied together
+CHUNK = gl.constexpr(8)  # rows that are copied together
 
 
 @gluon.jit
@@ -201,8 +201,7 @@ def copy_rows(
     Whoever copies has few registers and must not be late: whole blocks of a plain matrix take
     three instructions for 16 bytes; the rest goes CHUNK rows at a time.
     """
-    FEW: gl.constexpr = CHUNK if D <= 128 and PAGE == 0 else CHUNK // 2
-    AT_ONCE: gl.constexpr = FEW if MASKED or PAGE > 0 or D > 128 else ROWS
+    AT_ONCE: gl.constexpr = CHUNK
     LANES: gl.constexpr = min(D // 8, 32)
     layout: gl.constexpr = gl.BlockedLayout(
         [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]

@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
     fence_async_shared,
     mbarrier,
+    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -35,11 +36,40 @@ from pumice.operators.flash_attention.hopper_tiles_triton import (
 )
 
 CONSUMERS = gl.constexpr(2)  # warp groups that compute
+COLUMNS = gl.constexpr(64)  # that the copy engine swizzles together, 128 bytes
+# Named so from Triton 3.8 on.
+async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+
+
+@gluon.jit
+def load_rows(
+    rows, ring, bar, slot, row, head, keys, pages,
+    N: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr,
+):  # fmt: skip
+    """N rows from number `row` on of a head into a slot of a ring, by the copy engine."""
+    parts: gl.constexpr = D // COLUMNS
+    half = ring._reinterpret(rows.dtype, [ring.shape[0] * parts, N, COLUMNS], ring.layout)
+    mbarrier.expect(bar, N * D * 2)
+    if PAGE > 0:
+        BOX: gl.constexpr = min(PAGE, N)
+        box: gl.constexpr = [1, BOX, 1, COLUMNS]
+        for i in gl.static_range(N // BOX):
+            start = row + i * BOX
+            page = gl.load(pages + start // PAGE, mask=start < keys, other=-1)
+            for part in gl.static_range(parts):
+                target = half.index(slot * parts + part).slice(i * BOX, BOX, 0)
+                target = target._reinterpret(rows.dtype, box, rows.layout)
+                async_load(rows, [page, start % PAGE, head, part * COLUMNS], bar, target)
+    else:
+        for part in gl.static_range(parts):
+            target = half.index(slot * parts + part)
+            target = target._reinterpret(rows.dtype, [N, 1, COLUMNS], rows.layout)
+            async_load(rows, [row, head, part * COLUMNS], bar, target)
 
 
 @gluon.jit
 def load_block(
-    block, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
+    block, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt, stride_vh, keys, pages,
     k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
     D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     PAGE: gl.constexpr, MASKED: gl.constexpr,
@@ -47,16 +77,36 @@ def load_block(
     """A block of keys and its values into the next slots of their rings."""
     row = block * BLOCK_N
     mbarrier.wait(k_empty.index(k_slot), k_phase)
-    copy_rows(
-        k_ring.index(k_slot), k_base, k_step, row, keys, pages, k_block, BLOCK_N, D, PAGE, MASKED
-    )
-    async_copy.mbarrier_arrive(k_full.index(k_slot), increment_count=False)
+    load_rows(
+        k_rows, k_ring, k_full.index(k_slot), k_slot, k_start + row, kv_head, keys, pages,
+        BLOCK_N, D, PAGE,
+    )  # fmt: skip
     k_slot, k_phase = advance(k_slot, k_phase, STAGES)
     mbarrier.wait(v_empty.index(v_slot), v_phase)
-    copy_rows(
-        v_ring.index(v_slot), v_base, v_step, row, keys, pages, v_block, BLOCK_N, DV, PAGE, MASKED
-    )
-    async_copy.mbarrier_arrive(v_full.index(v_slot), increment_count=False)
+    if MASKED:
+        # What lies behind the last value may be no number, which times nothing is no number.
+        if row + BLOCK_N > keys:
+            base = v + kv_head.to(gl.int64) * kept(stride_vh, keys)
+            if PAGE == 0:
+                base += k_start.to(gl.int64) * kept(stride_vt, keys)
+            copy_rows(
+                v_ring.index(v_slot), base, kept(stride_vt, keys), row, keys, pages,
+                kept(stride_vb, keys), BLOCK_N, DV, PAGE, True,
+            )  # fmt: skip
+            async_copy.commit_group()
+            async_copy.wait_group(0)
+            fence_async_shared()
+            mbarrier.arrive(v_full.index(v_slot), count=1)
+        else:
+            load_rows(
+                v_rows, v_ring, v_full.index(v_slot), v_slot, k_start + row, kv_head, keys, pages,
+                BLOCK_N, DV, PAGE,
+            )  # fmt: skip
+    else:
+        load_rows(
+            v_rows, v_ring, v_full.index(v_slot), v_slot, k_start + row, kv_head, keys, pages,
+            BLOCK_N, DV, PAGE,
+        )  # fmt: skip
     v_slot, v_phase = advance(v_slot, v_phase, STAGES)
     return k_slot, k_phase, v_slot, v_phase
 
@@ -68,10 +118,10 @@ def load_tiles(
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
     WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
 ):  # fmt: skip
-    """The copying warp group: all tiles of this program."""
-    (order, q, k, v, table, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb,
-     stride_vt, stride_vh, stride_table, left, right, notes, q_ring, k_ring, v_ring, told, q_full,
-     q_empty, k_full, k_empty, v_full, v_empty) = given  # fmt: skip
+    """The copying warp: all tiles of this program."""
+    (order, q_rows, k_rows, v_rows, v, table, stride_vb, stride_vt, stride_vh, stride_table, left,
+     right, notes, q_ring, k_ring, v_ring, told, q_full, q_empty, k_full, k_empty, v_full,
+     v_empty) = given  # fmt: skip
     ROWS: gl.constexpr = 64 * CONSUMERS
     k_slot = 0
     k_phase = 1  # a fresh barrier lets the wait for the phase before its first one pass
@@ -83,43 +133,29 @@ def load_tiles(
         gl.program_id(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
     )
     while found:
-        following = take_tile(order[0])
         begin, end, _, _ = key_range(
-            first, ROWS, queries, keys, left, kept(right, q_start), BLOCK_N, WINDOW, BOUNDED
+            first, ROWS, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
         )
-        q_step = kept(stride_qt, q_start)
-        k_step = kept(stride_kt, q_start)
-        v_step = kept(stride_vt, q_start)
-        q_base = q + q_start.to(gl.int64) * q_step
-        q_base += head.to(gl.int64) * kept(stride_qh, q_start)
-        k_base = k + kv_head.to(gl.int64) * kept(stride_kh, q_start)
-        v_base = v + kv_head.to(gl.int64) * kept(stride_vh, q_start)
         pages = table
         if PAGE > 0:
-            pages += k_start.to(gl.int64) * kept(stride_table, q_start)
-        else:
-            k_base += k_start.to(gl.int64) * k_step
-            v_base += k_start.to(gl.int64) * v_step
+            pages += k_start.to(gl.int64) * stride_table
+            k_start = k_start * 0
         mbarrier.wait(q_empty.index(q_slot), q_phase)
         tell(notes, q_slot, found, first, queries, keys, q_start, head)
         mbarrier.arrive(told.index(q_slot), count=1)
-        for part in gl.static_range(CONSUMERS):
-            rows = q_ring.index(q_slot * CONSUMERS + part)
-            copy_rows(rows, q_base, q_step, first + 64 * part, queries, table, 0, 64, D, 0, True)
-        async_copy.mbarrier_arrive(q_full.index(q_slot), increment_count=False)
+        load_queries(q_rows, q_ring, q_full.index(q_slot), q_slot, q_start + first, head, D)
         q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
-        k_block = kept(stride_kb, q_start)
-        v_block = kept(stride_vb, q_start)
         k_slot, k_phase, v_slot, v_phase = load_block(
-            end - 1, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
-            k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
-            D, DV, BLOCK_N, STAGES, PAGE, True,
+            end - 1, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt, stride_vh, keys,
+            pages, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot,
+            v_phase, D, DV, BLOCK_N, STAGES, PAGE, True,
         )  # fmt: skip
+        following = take_tile(order[0])
         for i in range(begin, end - 1):
             k_slot, k_phase, v_slot, v_phase = load_block(
-                begin + end - 2 - i, k_base, v_base, k_step, v_step, keys, pages, k_block, v_block,
-                k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
-                D, DV, BLOCK_N, STAGES, PAGE, False,
+                begin + end - 2 - i, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt,
+                stride_vh, keys, pages, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot,
+                k_phase, v_slot, v_phase, D, DV, BLOCK_N, STAGES, PAGE, False,
             )  # fmt: skip
         found, first, queries, keys, q_start, k_start, head, kv_head = find_tile(
             following, order, ROWS, BLOCK_S, PAGE, BOUNDED
@@ -131,9 +167,29 @@ def load_tiles(
 
 
 @gluon.jit
+def load_queries(rows, ring, bar, slot, row, head, D: gl.constexpr):
+    """A tile's queries."""
+    parts: gl.constexpr = D // COLUMNS
+    half = ring._reinterpret(rows.dtype, [ring.shape[0] * parts, 64, COLUMNS], ring.layout)
+    mbarrier.expect(bar, CONSUMERS * 64 * D * 2)
+    for i in gl.static_range(CONSUMERS * parts):
+        target = half.index(slot * (CONSUMERS * parts) + i)
+        target = target._reinterpret(rows.dtype, [64, 1, COLUMNS], rows.layout)
+        async_load(rows, [row + i // parts * 64, head, i % parts * COLUMNS], bar, target)
+
+
+@gluon.jit
+def largest(s):
+    """Maxima of rows, in a layout of its own: four chains in place of a long one."""
+    COUNT: gl.constexpr = s.shape[1] // 4
+    return gl.max(gl.max(s.reshape([64, 4, COUNT]), 1), 1)
+
+
+@gluon.jit
 def softmax(
     s, maximum, total, scale, cap, column, row_first, row_last,
-    MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr,
+    MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr, FIRST: gl.constexpr,
+    LATE: gl.constexpr,
 ):  # fmt: skip
     """One block of logits: (weights, factor of what was accumulated, maximum, total)."""
     if CAP:
@@ -143,37 +199,88 @@ def softmax(
         if WINDOW:
             visible = visible & (column[None, :] >= row_first[:, None])
         s = gl.where(visible, s, float("-inf"))
+    if LATE:
+        most = gl.convert_layout(largest(s), maximum.type.layout)
+    else:
+        most = gl.max(s, 1)
     if CAP:
-        new = gl.maximum(maximum, gl.max(s, 1))
+        new = gl.maximum(maximum, most)
         weights = gl.exp2(s - new[:, None])
     else:
-        new = gl.maximum(maximum, gl.max(s, 1) * scale)
+        new = gl.maximum(maximum, most * scale)
         weights = gl.exp2(s * scale - new[:, None])
     factor = gl.exp2(maximum - new)
-    return weights, factor, new, total * factor + gl.sum(weights, 1)
+    if LATE:
+        # Sums of each lane's own columns; lanes are added up after the last block.
+        parts = gl.sum(gl.sum(weights.reshape([64, weights.shape[1] // 8, 4, 2]), 3), 1)
+        if FIRST:
+            total = parts
+        else:
+            wide = gl.convert_layout(factor, gl.SliceLayout(1, parts.type.layout))
+            total = total * wide[:, None] + parts
+    else:
+        total = total * factor + gl.sum(weights, 1)
+    return weights, factor, new, total
+
+
+@gluon.jit
+def await_turn(PART: gl.constexpr):
+    """Until the other group has issued its products."""
+    lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    if PART == 0:
+        gl.inline_asm_elementwise(
+            "bar.sync 8, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
+        )
+    else:
+        gl.inline_asm_elementwise(
+            "bar.sync 9, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
+        )
+
+
+@gluon.jit
+def give_turn(PART: gl.constexpr):
+    """To the other group."""
+    lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    if PART == 1:
+        gl.inline_asm_elementwise(
+            "bar.arrive 8, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
+        )
+    else:
+        gl.inline_asm_elementwise(
+            "bar.arrive 9, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
+        )
 
 
 @gluon.jit
 def attend_blocks(
-    p, acc, maximum, total, block, count, q_rows, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
+    weights, factor, acc, maximum, total, block, count, q_rows, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
     k_slot, k_phase, v_slot, v_phase, scale, cap, row_first, row_last,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, WINDOW: gl.constexpr,
-    CAP: gl.constexpr, s_layout: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
+    CAP: gl.constexpr, PART: gl.constexpr, TURNS: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
+    s_layout: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
     """`count` blocks of keys downwards from number `block`, and the values of the blocks before
     them: p are the weights of the last block whose values were not added yet."""
     n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
     for i in range(count):
+        # Carried as float32: 16-bit values would be taken apart and put together again.
+        p = gl.convert_layout(weights.to(v_ring.dtype), p_layout)
         mbarrier.wait(k_full.index(k_slot), k_phase)
+        if TURNS:
+            await_turn(PART)
         s = multiply_keys(q_rows, k_ring.index(k_slot), BLOCK_N, s_layout)
+        if EARLY:
+            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
         mbarrier.wait(v_full.index(v_slot), v_phase)
         acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
+        if TURNS:
+            give_turn(PART)
         s = warpgroup_mma_wait(1, deps=(s,))
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
         weights, factor, maximum, total = softmax(
             s, maximum, total, scale, cap, (block - i) * BLOCK_N + n, row_first, row_last,
-            MASKED, WINDOW, CAP,
+            MASKED, WINDOW, CAP, False, LATE,
         )  # fmt: skip
         # Passes at once. Its branch keeps the assembler from moving the exponentials behind the
         # wait for the product that they run beside.
@@ -181,9 +288,9 @@ def attend_blocks(
         acc, p, weights = warpgroup_mma_wait(0, deps=(acc, p, weights))
         mbarrier.arrive(v_empty.index(v_slot), count=1)
         v_slot, v_phase = advance(v_slot, v_phase, STAGES)
-        p = gl.convert_layout(weights.to(p.dtype), p_layout)
-        acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
-    return p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase
+        if not EARLY:
+            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
+    return weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase
 
 
 @gluon.jit
@@ -199,7 +306,8 @@ def attend_tiles(
     PART: gl.constexpr, SINKS: gl.constexpr, LSE: gl.constexpr,
     DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,
-    BOUNDED: gl.constexpr, CAP: gl.constexpr,
+    BOUNDED: gl.constexpr, CAP: gl.constexpr, TURNS: gl.constexpr,
+    LATE: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     """A computing warp group: 64 rows, number PART, of all tiles of this program."""
     (sinks, out, lse, stride_ot, stride_oh, stride_lh, scale, cap, left, right, notes, q_ring,
@@ -219,6 +327,8 @@ def attend_tiles(
     v_phase = 0
     q_slot = 0
     q_phase = 0
+    if TURNS and PART == 1:
+        give_turn(PART)
     mbarrier.wait(told.index(q_slot), q_phase)
     found, first, queries, keys, q_start, head = hear(notes, q_slot)
     mbarrier.wait(q_full.index(q_slot), q_phase, pred=found)
@@ -250,35 +360,38 @@ def attend_tiles(
         block = end - 1
         weights, factor, maximum, total = softmax(
             s, maximum, total, scale, cap, block * BLOCK_N + n, row_first, row_last,
-            True, WINDOW, CAP,
+            True, WINDOW, CAP, True, LATE,
         )  # fmt: skip
-        p = gl.convert_layout(weights.to(out.dtype.element_ty), p_layout)
         block -= 1
 
         # Blocks that some row sees in part, then those that all rows see whole.
         whole_end = gl.minimum(whole_end, block + 1)
         whole_begin = gl.minimum(whole_begin, whole_end)
         if BOUNDED:
-            p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
-                p, acc, maximum, total, block, block + 1 - whole_end, q_rows, k_ring, v_ring,
+            weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+                weights, factor, acc, maximum, total, block, block + 1 - whole_end, q_rows, k_ring, v_ring,
                 k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
-                row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, s_layout, p_layout,
-                o_layout,
+                row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, PART, TURNS, LATE, EARLY, s_layout,
+                p_layout, o_layout,
             )  # fmt: skip
-        p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
-            p, acc, maximum, total, whole_end - 1, whole_end - whole_begin, q_rows, k_ring, v_ring,
+        weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+            weights, factor, acc, maximum, total, whole_end - 1, whole_end - whole_begin, q_rows, k_ring, v_ring,
             k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
-            row_first, row_last, BLOCK_N, STAGES, False, WINDOW, CAP, s_layout, p_layout, o_layout,
+            row_first, row_last, BLOCK_N, STAGES, False, WINDOW, CAP, PART, TURNS, LATE, EARLY, s_layout,
+            p_layout, o_layout,
         )  # fmt: skip
         if WINDOW:
-            p, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
-                p, acc, maximum, total, whole_begin - 1, whole_begin - begin, q_rows, k_ring,
+            weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
+                weights, factor, acc, maximum, total, whole_begin - 1, whole_begin - begin, q_rows, k_ring,
                 v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale,
-                cap, row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, s_layout, p_layout,
-                o_layout,
+                cap, row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, PART, TURNS, LATE, EARLY, s_layout,
+                p_layout, o_layout,
             )  # fmt: skip
         mbarrier.arrive(q_empty.index(q_slot), count=1)
         q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
+        p = gl.convert_layout(weights.to(out.dtype.element_ty), p_layout)
+        if EARLY:
+            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
         mbarrier.wait(v_full.index(v_slot), v_phase)
         acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
         # The first product of the next tile runs while this one is written. After the last tile
@@ -294,6 +407,10 @@ def attend_tiles(
         mbarrier.arrive(v_empty.index(v_slot), count=1)
         v_slot, v_phase = advance(v_slot, v_phase, STAGES)
 
+        if LATE:
+            total = gl.convert_layout(gl.sum(total, 1), row_layout)
+            if SINKS:
+                total += gl.exp2(gl.load(sinks + head + m * 0) * LOG2_E - maximum)
         divisor = gl.where(total == 0.0, 1.0, total)
         factor = gl.convert_layout(1.0 / divisor, gl.SliceLayout(1, o_layout))
         rows = (acc * factor[:, None]).to(out.dtype.element_ty)
@@ -322,10 +439,12 @@ def flash_attention_hopper(
     counters, q, k, v, table, cu_seqlens_q, cu_seqlens_k, sinks, out, lse,
     stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_ot, stride_oh, stride_lh, stride_table,
+    queries, heads, keys, kv_heads,
     sequences, tiles, total, group, section, share, scale, cap, left, right,
     D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
     REGISTERS: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
+    TURNS: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     SINKS: gl.constexpr = sinks is not None
     LSE: gl.constexpr = lse is not None
@@ -346,12 +465,12 @@ def flash_attention_hopper(
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     for i in gl.static_range(Q_STAGES):
         mbarrier.init(told.index(i), count=1)
-        mbarrier.init(q_full.index(i), count=128)
+        mbarrier.init(q_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=CONSUMERS)
     for i in gl.static_range(STAGES):
-        mbarrier.init(k_full.index(i), count=128)
+        mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(k_empty.index(i), count=CONSUMERS)
-        mbarrier.init(v_full.index(i), count=128)
+        mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(v_empty.index(i), count=CONSUMERS)
     fence_async_shared()
     sinks_or_q = sinks if SINKS else q
@@ -359,10 +478,30 @@ def flash_attention_hopper(
     order = (
         counters, cu_seqlens_q, cu_seqlens_k, sequences, tiles, total, group, section, share,
     )  # fmt: skip
+    three: gl.constexpr = gl.NVMMASharedLayout(128, 16, 3)
+    q_rows = tma.make_tensor_descriptor(
+        q, [queries, heads, D], [stride_qt, stride_qh, 1], [64, 1, COLUMNS], three
+    )
+    if PAGE > 0:
+        four: gl.constexpr = gl.NVMMASharedLayout(128, 16, 4)
+        box: gl.constexpr = [1, min(PAGE, BLOCK_N), 1, COLUMNS]
+        k_rows = tma.make_tensor_descriptor(
+            k, [keys, PAGE, kv_heads, D], [stride_kb, stride_kt, stride_kh, 1], box, four
+        )
+        v_rows = tma.make_tensor_descriptor(
+            v, [keys, PAGE, kv_heads, DV], [stride_vb, stride_vt, stride_vh, 1], box, four
+        )
+    else:
+        block: gl.constexpr = [BLOCK_N, 1, COLUMNS]
+        k_rows = tma.make_tensor_descriptor(
+            k, [keys, kv_heads, D], [stride_kt, stride_kh, 1], block, three
+        )
+        v_rows = tma.make_tensor_descriptor(
+            v, [keys, kv_heads, DV], [stride_vt, stride_vh, 1], block, three
+        )
     load = (
-        order, q, k, v, table if PAGE > 0 else cu_seqlens_k,
-        stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
-        stride_table, left, right,
+        order, q_rows, k_rows, v_rows, v, table if PAGE > 0 else cu_seqlens_k,
+        stride_vb, stride_vt, stride_vh, stride_table, left, right,
         notes, q_ring, k_ring, v_ring, told, q_full, q_empty, k_full, k_empty, v_full, v_empty,
     )  # fmt: skip
     attend = (
@@ -373,11 +512,11 @@ def flash_attention_hopper(
     gl.warp_specialize(
         [
             (attend_tiles, (attend, 0, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
-                            WINDOW, BOUNDED, CAP)),
+                            WINDOW, BOUNDED, CAP, TURNS, LATE, EARLY)),
             (attend_tiles, (attend, 1, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
-                            WINDOW, BOUNDED, CAP)),
+                            WINDOW, BOUNDED, CAP, TURNS, LATE, EARLY)),
             (load_tiles, (load, D, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE, WINDOW, BOUNDED)),
         ],
-        [4, 4],
+        [4, 1],
         [REGISTERS, 504 - 2 * REGISTERS],
     )  # fmt: skip

@@ -56,5 +56,5 @@ class PagedPrefillHopper:
         attrs = {**problem.attrs, "causal": True}
         group = q.shape[1] // k.shape[2]
         return hopper_plan(
-            target, config, q, group, v.shape[3], sequences, attrs, arguments, constants
+            target, config, q, group, 1 << 30, v.shape[3], sequences, attrs, arguments, constants
         )
