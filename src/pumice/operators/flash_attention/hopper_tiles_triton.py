@@ -7,8 +7,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy
 
 # Named otherwise up to Triton 3.7.
-async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-CHUNK = gl.constexpr(8)  # rows that are copied together
+copy_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+COLUMNS = gl.constexpr(64)  # that the copy engine swizzles together, 128 bytes
 
 
 @gluon.jit
@@ -182,49 +182,27 @@ def advance(slot, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def copy_rows(
-    target,
-    base,
-    stride,
-    first,
-    end,
-    table,
-    stride_block,
-    ROWS: gl.constexpr,
-    D: gl.constexpr,
-    PAGE: gl.constexpr,
-    MASKED: gl.constexpr,
-):
-    """Rows first … first + ROWS − 1 of a matrix into shared memory. MASKED: from row `end` on the
-    last one again, which nobody looks at; zeros when there is none. With PAGE, row r lies in block
-    table[r // PAGE] at row r % PAGE.
+    ring, slot, base, stride, first, end, table, stride_block,
+    N: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr,
+):  # fmt: skip
+    """N rows from number `first` on of a matrix into a slot of a ring, by one warp; zeros from row
+    `end` on. With PAGE, row r lies in block table[r // PAGE] at row r % PAGE.
 
-    Whoever copies has few registers and must not be late: whole blocks of a plain matrix take
-    three instructions for 16 bytes; the rest goes CHUNK rows at a time.
+    Whoever copies has few registers: the shared memory is filled in order, 1 KiB at a time.
     """
-    AT_ONCE: gl.constexpr = CHUNK
-    LANES: gl.constexpr = min(D // 8, 32)
-    layout: gl.constexpr = gl.BlockedLayout(
-        [1, 8], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0]
-    )
-    d = gl.arange(0, D, gl.SliceLayout(0, layout))
-    for chunk in gl.static_range(ROWS // AT_ONCE):
-        row = fresh(gl.arange(0, AT_ONCE, gl.SliceLayout(1, layout)))
-        some = row * 0 + end > 0
-        start = first + chunk * AT_ONCE
-        if MASKED:
-            row = gl.minimum(row, end - 1 - start)
+    COUNT: gl.constexpr = D // COLUMNS * N // 8
+    parts = ring._reinterpret(ring.dtype, [ring.shape[0] * COUNT, 8, COLUMNS], ring.layout)
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
+    r = gl.arange(0, 8, gl.SliceLayout(1, layout))
+    d = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    for i in range(COUNT):
+        row = first + i % (N // 8) * 8 + r
+        inside = row < end
         if PAGE > 0:
-            row += start
-            if MASKED:
-                block = gl.load(table + row // PAGE, mask=some, other=0)
-            else:
-                block = gl.load(table + row // PAGE)
+            block = gl.load(table + row // PAGE, mask=inside, other=0)
             rows = base + (block.to(gl.int64) * stride_block + row % PAGE * stride)
         else:
-            rows = base + start.to(gl.int64) * stride + row * stride
-        part = target.slice(chunk * AT_ONCE, AT_ONCE, 0)
-        if MASKED:
-            inside = some[:, None] & (d >= 0)[None, :]
-            async_load(part, rows[:, None] + d[None, :], mask=inside)
-        else:
-            async_load(part, rows[:, None] + d[None, :])
+            rows = base + row.to(gl.int64) * stride
+        rows += i // (N // 8) * COLUMNS
+        mask = inside[:, None] & (d >= 0)[None, :]
+        copy_shared(parts.index(slot * COUNT + i), rows[:, None] + d[None, :], mask=mask)

@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from pumice.operators.flash_attention.hopper_tiles_triton import (
+    COLUMNS,
     advance,
     copy_rows,
     find_tile,
@@ -36,7 +37,6 @@ from pumice.operators.flash_attention.hopper_tiles_triton import (
 )
 
 CONSUMERS = gl.constexpr(2)  # warp groups that compute
-COLUMNS = gl.constexpr(64)  # that the copy engine swizzles together, 128 bytes
 # Named so from Triton 3.8 on.
 async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 
@@ -83,25 +83,19 @@ def load_block(
     )  # fmt: skip
     k_slot, k_phase = advance(k_slot, k_phase, STAGES)
     mbarrier.wait(v_empty.index(v_slot), v_phase)
-    if MASKED:
-        # What lies behind the last value may be no number, which times nothing is no number.
-        if row + BLOCK_N > keys:
-            base = v + kv_head.to(gl.int64) * kept(stride_vh, keys)
-            if PAGE == 0:
-                base += k_start.to(gl.int64) * kept(stride_vt, keys)
-            copy_rows(
-                v_ring.index(v_slot), base, kept(stride_vt, keys), row, keys, pages,
-                kept(stride_vb, keys), BLOCK_N, DV, PAGE, True,
-            )  # fmt: skip
-            async_copy.commit_group()
-            async_copy.wait_group(0)
-            fence_async_shared()
-            mbarrier.arrive(v_full.index(v_slot), count=1)
-        else:
-            load_rows(
-                v_rows, v_ring, v_full.index(v_slot), v_slot, k_start + row, kv_head, keys, pages,
-                BLOCK_N, DV, PAGE,
-            )  # fmt: skip
+    # What lies behind the last value may be no number, which times nothing is no number.
+    if MASKED and row + BLOCK_N > keys:
+        base = v + kv_head.to(gl.int64) * kept(stride_vh, keys)
+        if PAGE == 0:
+            base += k_start.to(gl.int64) * kept(stride_vt, keys)
+        copy_rows(
+            v_ring, v_slot, base, kept(stride_vt, keys), row, keys, pages, kept(stride_vb, keys),
+            BLOCK_N, DV, PAGE,
+        )  # fmt: skip
+        async_copy.commit_group()
+        async_copy.wait_group(0)
+        fence_async_shared()
+        mbarrier.arrive(v_full.index(v_slot), count=1)
     else:
         load_rows(
             v_rows, v_ring, v_full.index(v_slot), v_slot, k_start + row, kv_head, keys, pages,
@@ -187,7 +181,7 @@ def largest(s):
 
 @gluon.jit
 def softmax(
-    s, maximum, total, scale, cap, column, row_first, row_last,
+    s, maximum, total, scale, cap, start, n, row_first, row_last,
     MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr, FIRST: gl.constexpr,
     LATE: gl.constexpr,
 ):  # fmt: skip
@@ -195,9 +189,10 @@ def softmax(
     if CAP:
         s = cap - 2.0 * cap / (gl.exp2(s * scale) + 1.0)
     if MASKED:
-        visible = column[None, :] < row_last[:, None]
+        # Fresh: worked out beforehand, the masks would be kept as bits until they are needed.
+        visible = n[None, :] < fresh(row_last - start)[:, None]
         if WINDOW:
-            visible = visible & (column[None, :] >= row_first[:, None])
+            visible = visible & (n[None, :] >= fresh(row_first - start)[:, None])
         s = gl.where(visible, s, float("-inf"))
     if LATE:
         most = gl.convert_layout(largest(s), maximum.type.layout)
@@ -279,7 +274,7 @@ def attend_blocks(
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
         weights, factor, maximum, total = softmax(
-            s, maximum, total, scale, cap, (block - i) * BLOCK_N + n, row_first, row_last,
+            s, maximum, total, scale, cap, (block - i) * BLOCK_N, n, row_first, row_last,
             MASKED, WINDOW, CAP, False, LATE,
         )  # fmt: skip
         # Passes at once. Its branch keeps the assembler from moving the exponentials behind the
@@ -359,7 +354,7 @@ def attend_tiles(
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
         block = end - 1
         weights, factor, maximum, total = softmax(
-            s, maximum, total, scale, cap, block * BLOCK_N + n, row_first, row_last,
+            s, maximum, total, scale, cap, block * BLOCK_N, n, row_first, row_last,
             True, WINDOW, CAP, True, LATE,
         )  # fmt: skip
         block -= 1
