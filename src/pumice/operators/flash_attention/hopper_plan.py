@@ -104,9 +104,6 @@ def hopper_plan(
             "WINDOW": left >= 0,
             "BOUNDED": right >= 0,
             "CAP": cap > 0,
-            "TURNS": bool(config.get("TURNS", 0)),
-            "LATE": bool(config.get("LATE", 0)),
-            "EARLY": bool(config.get("EARLY", 0)),
         },
         num_warps=4,  # of a part that computes
         num_stages=1,

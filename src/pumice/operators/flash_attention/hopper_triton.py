@@ -173,49 +173,39 @@ def load_queries(rows, ring, bar, slot, row, head, D: gl.constexpr):
 
 
 @gluon.jit
-def largest(s):
-    """Maxima of rows, in a layout of its own: four chains in place of a long one."""
-    COUNT: gl.constexpr = s.shape[1] // 4
-    return gl.max(gl.max(s.reshape([64, 4, COUNT]), 1), 1)
+def capped(s, scale, cap, CAP: gl.constexpr):
+    if CAP:
+        s = cap - 2.0 * cap / (gl.exp2(s * scale) + 1.0)
+    return s
 
 
 @gluon.jit
-def softmax(
-    s, maximum, total, scale, cap, start, n, row_first, row_last,
-    MASKED: gl.constexpr, WINDOW: gl.constexpr, CAP: gl.constexpr, FIRST: gl.constexpr,
-    LATE: gl.constexpr,
-):  # fmt: skip
-    """One block of logits: (weights, factor of what was accumulated, maximum, total)."""
-    if CAP:
-        s = cap - 2.0 * cap / (gl.exp2(s * scale) + 1.0)
-    if MASKED:
-        # Fresh: worked out beforehand, the masks would be kept as bits until they are needed.
-        visible = n[None, :] < fresh(row_last - start)[:, None]
-        if WINDOW:
-            visible = visible & (n[None, :] >= fresh(row_first - start)[:, None])
-        s = gl.where(visible, s, float("-inf"))
-    if LATE:
-        most = gl.convert_layout(largest(s), maximum.type.layout)
-    else:
-        most = gl.max(s, 1)
+def hide(s, start, row_first, row_last, WINDOW: gl.constexpr):
+    """Logits of keys start …, those that a row does not see at minus infinity."""
+    n = gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+    # Fresh: worked out beforehand, the masks would be kept as bits until they are needed.
+    visible = n[None, :] < fresh(row_last - start)[:, None]
+    if WINDOW:
+        visible = visible & (n[None, :] >= fresh(row_first - start)[:, None])
+    return gl.where(visible, s, float("-inf"))
+
+
+@gluon.jit
+def softmax(s, maximum, scale, CAP: gl.constexpr):
+    """One block of logits: (weights, factor of what was accumulated, maximum, sums of each lane's
+    own columns [64, 4])."""
+    COUNT: gl.constexpr = s.shape[1] // 4
+    # Four chains of maxima in place of a long one.
+    most = gl.max(gl.max(s.reshape([64, 4, COUNT]), 1), 1)
+    most = gl.convert_layout(most, maximum.type.layout)
     if CAP:
         new = gl.maximum(maximum, most)
         weights = gl.exp2(s - new[:, None])
     else:
         new = gl.maximum(maximum, most * scale)
         weights = gl.exp2(s * scale - new[:, None])
-    factor = gl.exp2(maximum - new)
-    if LATE:
-        # Sums of each lane's own columns; lanes are added up after the last block.
-        parts = gl.sum(gl.sum(weights.reshape([64, weights.shape[1] // 8, 4, 2]), 3), 1)
-        if FIRST:
-            total = parts
-        else:
-            wide = gl.convert_layout(factor, gl.SliceLayout(1, parts.type.layout))
-            total = total * wide[:, None] + parts
-    else:
-        total = total * factor + gl.sum(weights, 1)
-    return weights, factor, new, total
+    parts = gl.sum(gl.sum(weights.reshape([64, s.shape[1] // 8, 4, 2]), 3), 1)
+    return weights, gl.exp2(maximum - new), new, parts
 
 
 @gluon.jit
@@ -248,43 +238,44 @@ def give_turn(PART: gl.constexpr):
 
 @gluon.jit
 def attend_blocks(
-    weights, factor, acc, maximum, total, block, count, q_rows, k_ring, v_ring, k_full, k_empty, v_full, v_empty,
-    k_slot, k_phase, v_slot, v_phase, scale, cap, row_first, row_last,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, WINDOW: gl.constexpr,
-    CAP: gl.constexpr, PART: gl.constexpr, TURNS: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
-    s_layout: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
+    weights, factor, acc, maximum, total, begin, end, whole_begin, whole_end, q_rows,
+    k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+    scale, cap, row_first, row_last,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
+    CAP: gl.constexpr, PART: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
-    """`count` blocks of keys downwards from number `block`, and the values of the blocks before
-    them: p are the weights of the last block whose values were not added yet."""
-    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
-    for i in range(count):
+    """Keys of blocks end − 1 down to `begin`, and the values of the block before each of them, whose
+    `weights` were not multiplied yet and whose `factor` nothing was scaled by."""
+    s_layout: gl.constexpr = weights.type.layout
+    for i in range(begin, end):
+        block = begin + end - 1 - i
         # Carried as float32: 16-bit values would be taken apart and put together again.
         p = gl.convert_layout(weights.to(v_ring.dtype), p_layout)
         mbarrier.wait(k_full.index(k_slot), k_phase)
-        if TURNS:
-            await_turn(PART)
+        await_turn(PART)
         s = multiply_keys(q_rows, k_ring.index(k_slot), BLOCK_N, s_layout)
-        if EARLY:
-            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
+        acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
         mbarrier.wait(v_full.index(v_slot), v_phase)
         acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
-        if TURNS:
-            give_turn(PART)
+        give_turn(PART)
         s = warpgroup_mma_wait(1, deps=(s,))
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
-        weights, factor, maximum, total = softmax(
-            s, maximum, total, scale, cap, (block - i) * BLOCK_N, n, row_first, row_last,
-            MASKED, WINDOW, CAP, False, LATE,
-        )  # fmt: skip
+        s = capped(s, scale, cap, CAP)
+        # One loop with a branch: of three loops, the assembler once gave the second the start
+        # values of the first.
+        if WINDOW or BOUNDED:
+            if (block >= whole_end) | (block < whole_begin):
+                s = hide(s, block * BLOCK_N, row_first, row_last, WINDOW)
+        weights, factor, maximum, parts = softmax(s, maximum, scale, CAP)
+        wide = gl.convert_layout(factor, gl.SliceLayout(1, total.type.layout))
+        total = total * wide[:, None] + parts
         # Passes at once. Its branch keeps the assembler from moving the exponentials behind the
         # wait for the product that they run beside.
         mbarrier.wait(v_full.index(v_slot), v_phase)
         acc, p, weights = warpgroup_mma_wait(0, deps=(acc, p, weights))
         mbarrier.arrive(v_empty.index(v_slot), count=1)
         v_slot, v_phase = advance(v_slot, v_phase, STAGES)
-        if not EARLY:
-            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
     return weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase
 
 
@@ -301,8 +292,7 @@ def attend_tiles(
     PART: gl.constexpr, SINKS: gl.constexpr, LSE: gl.constexpr,
     DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr,
-    BOUNDED: gl.constexpr, CAP: gl.constexpr, TURNS: gl.constexpr,
-    LATE: gl.constexpr, EARLY: gl.constexpr,
+    BOUNDED: gl.constexpr, CAP: gl.constexpr,
 ):  # fmt: skip
     """A computing warp group: 64 rows, number PART, of all tiles of this program."""
     (sinks, out, lse, stride_ot, stride_oh, stride_lh, scale, cap, left, right, notes, q_ring,
@@ -314,7 +304,6 @@ def attend_tiles(
     p_layout: gl.constexpr = gl.DotOperandLayout(0, o_layout, 2)
     row_layout: gl.constexpr = gl.SliceLayout(1, s_layout)
     store_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // DV, DV // 8], [4, 1], [1, 0])
-    n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
     m = gl.arange(0, 64, row_layout)
     k_slot = 0
     k_phase = 0
@@ -322,7 +311,7 @@ def attend_tiles(
     v_phase = 0
     q_slot = 0
     q_phase = 0
-    if TURNS and PART == 1:
+    if PART == 1:
         give_turn(PART)
     mbarrier.wait(told.index(q_slot), q_phase)
     found, first, queries, keys, q_start, head = hear(notes, q_slot)
@@ -345,48 +334,23 @@ def attend_tiles(
         row_last = gl.minimum(position + reach + 1, keys) if BOUNDED else position * 0 + keys
         if SINKS:
             maximum = gl.load(sinks + head + m * 0) * LOG2_E
-            total = gl.full([64], 1.0, gl.float32, row_layout)
         else:
             maximum = gl.full([64], -1e30, gl.float32, row_layout)
-            total = gl.zeros([64], gl.float32, row_layout)
         acc = gl.zeros([64, DV], gl.float32, o_layout)
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
-        block = end - 1
-        weights, factor, maximum, total = softmax(
-            s, maximum, total, scale, cap, block * BLOCK_N, n, row_first, row_last,
-            True, WINDOW, CAP, True, LATE,
-        )  # fmt: skip
-        block -= 1
-
-        # Blocks that some row sees in part, then those that all rows see whole.
-        whole_end = gl.minimum(whole_end, block + 1)
-        whole_begin = gl.minimum(whole_begin, whole_end)
-        if BOUNDED:
-            weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
-                weights, factor, acc, maximum, total, block, block + 1 - whole_end, q_rows, k_ring, v_ring,
-                k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
-                row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, PART, TURNS, LATE, EARLY, s_layout,
-                p_layout, o_layout,
-            )  # fmt: skip
+        s = hide(capped(s, scale, cap, CAP), (end - 1) * BLOCK_N, row_first, row_last, WINDOW)
+        weights, factor, maximum, total = softmax(s, maximum, scale, CAP)
         weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
-            weights, factor, acc, maximum, total, whole_end - 1, whole_end - whole_begin, q_rows, k_ring, v_ring,
-            k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale, cap,
-            row_first, row_last, BLOCK_N, STAGES, False, WINDOW, CAP, PART, TURNS, LATE, EARLY, s_layout,
-            p_layout, o_layout,
+            weights, factor, acc, maximum, total, begin, end - 1, whole_begin, whole_end, q_rows,
+            k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
+            scale, cap, row_first, row_last,
+            BLOCK_N, STAGES, WINDOW, BOUNDED, CAP, PART, p_layout, o_layout,
         )  # fmt: skip
-        if WINDOW:
-            weights, factor, acc, maximum, total, k_slot, k_phase, v_slot, v_phase = attend_blocks(
-                weights, factor, acc, maximum, total, whole_begin - 1, whole_begin - begin, q_rows, k_ring,
-                v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase, scale,
-                cap, row_first, row_last, BLOCK_N, STAGES, True, WINDOW, CAP, PART, TURNS, LATE, EARLY, s_layout,
-                p_layout, o_layout,
-            )  # fmt: skip
         mbarrier.arrive(q_empty.index(q_slot), count=1)
         q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
         p = gl.convert_layout(weights.to(out.dtype.element_ty), p_layout)
-        if EARLY:
-            acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
+        acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, o_layout))[:, None]
         mbarrier.wait(v_full.index(v_slot), v_phase)
         acc = warpgroup_mma(p, v_ring.index(v_slot), acc, is_async=True)
         # The first product of the next tile runs while this one is written. After the last tile
@@ -402,10 +366,9 @@ def attend_tiles(
         mbarrier.arrive(v_empty.index(v_slot), count=1)
         v_slot, v_phase = advance(v_slot, v_phase, STAGES)
 
-        if LATE:
-            total = gl.convert_layout(gl.sum(total, 1), row_layout)
-            if SINKS:
-                total += gl.exp2(gl.load(sinks + head + m * 0) * LOG2_E - maximum)
+        total = gl.convert_layout(gl.sum(total, 1), row_layout)
+        if SINKS:
+            total += gl.exp2(gl.load(sinks + head + m * 0) * LOG2_E - maximum)
         divisor = gl.where(total == 0.0, 1.0, total)
         factor = gl.convert_layout(1.0 / divisor, gl.SliceLayout(1, o_layout))
         rows = (acc * factor[:, None]).to(out.dtype.element_ty)
@@ -439,7 +402,6 @@ def flash_attention_hopper(
     D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
     REGISTERS: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr, CAP: gl.constexpr,
-    TURNS: gl.constexpr, LATE: gl.constexpr, EARLY: gl.constexpr,
 ):  # fmt: skip
     SINKS: gl.constexpr = sinks is not None
     LSE: gl.constexpr = lse is not None
@@ -507,9 +469,9 @@ def flash_attention_hopper(
     gl.warp_specialize(
         [
             (attend_tiles, (attend, 0, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
-                            WINDOW, BOUNDED, CAP, TURNS, LATE, EARLY)),
+                            WINDOW, BOUNDED, CAP)),
             (attend_tiles, (attend, 1, SINKS, LSE, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE,
-                            WINDOW, BOUNDED, CAP, TURNS, LATE, EARLY)),
+                            WINDOW, BOUNDED, CAP)),
             (load_tiles, (load, D, DV, BLOCK_N, STAGES, Q_STAGES, BLOCK_S, PAGE, WINDOW, BOUNDED)),
         ],
         [4, 1],
