@@ -48,10 +48,14 @@ def test_code(operator: str, label: str) -> None:
     (binary,) = build_plan(case, kernel.plan(case, HOPPER, config), HOPPER)
     assert binary.threads == 3 * 128
     assert binary.shared_bytes <= HOPPER.shared_bytes
-    assert spills(binary) == 0, binary.resources
+    # The warp that copies has 24 registers: some numbers of a tile lie in memory.
+    assert spills(binary) <= 128, binary.resources
     text = binary.assembly
     assert len(re.findall(r"\tsetmaxnreg\.", text)) >= 3
-    assert re.search(r"\tcp\.async\.cg\.shared\.global [^\n]*0x10", text), "16 bytes at a time"
+    assert re.search(r"cp\.async\.bulk\.tensor\.[34]d\.shared", text), "by the copy engine"
+    # Groups take turns: each waits for the other, with all threads of both.
+    assert len(re.findall(r"bar\.sync [89], 256", text)) == 2
+    assert len(re.findall(r"bar\.arrive [89], 256", text)) == 3
     # A product of keys and one of values are under way when the first of them is waited for, and
     # the exponentials of one are done before the wait for the other.
     steps = re.findall(r"\t(wgmma\.mma_async|wgmma\.wait_group\S* \d|ex2)", text)
@@ -74,6 +78,12 @@ def test_reasons() -> None:
     assert "multiples" in kernel.supports(changed(case, k=odd), HOPPER)
     unaligned = TensorSpec((tokens, heads, dim), "bfloat16", aligned=False)
     assert "16 bytes" in kernel.supports(changed(case, v=unaligned), HOPPER)
+    blocks = problem("paged_prefill", "Mixtral-8x7B 1×2048 of 8192, window 4096")
+    uneven = {
+        name: TensorSpec((512, 24, *blocks[name].shape[2:]), "bfloat16")
+        for name in ("k_cache", "v_cache")
+    }
+    assert "blocks of 24" in KERNELS["paged_prefill"].supports(changed(blocks, **uneven), HOPPER)
     few = problem("flash_attention", "Llama-3-8B 8×16 after 4096")
     assert "16 queries a sequence" in kernel.supports(few, HOPPER)
     wide = problem("flash_attention", "DeepSeek-V3 prefill 1×4096")

@@ -14,8 +14,9 @@ from pumice.operators.flash_attention.triton_plan import (
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
 
-_DIMS = (128, 256)  # of 64, other tiles were measured faster
+_DIMS = (128, 256)  # of 64, the tiled kernel was measured faster than this one's first form
 _ROWS = 128  # of a tile: two warp groups' matrix instructions
+_REGISTERS = 240  # of a thread that computes; those of the warp that copies have 24
 _SHARE = 168  # registers of a thread when all have as many; groups of warps trade theirs
 _DESCRIPTORS = 3 * 128  # bytes: of q, keys and values, which every program makes for itself
 _FEW = 48  # queries of a sequence that leave most of a tile empty
@@ -54,16 +55,18 @@ def hopper_plan(
     config: Config,
     q: TensorSpec,
     group: int,
-    keys: int,
-    dim_v: int,
-    sequences: int,
+    sizes: tuple[int, int, int],
     attrs: Mapping[str, Any],
     arguments: Mapping[str, str | int | float],
     constants: Mapping[str, Any],
 ) -> Plan:
-    """One launch, whose programs take tiles from a counter; arguments and constants: what plain
-    and paged attention name differently."""
+    """One launch, whose programs take tiles from a counter.
+
+    sizes: keys (with pages, blocks of a cache) that there are at most, columns of values,
+    sequences. arguments and constants: what plain and paged attention name differently.
+    """
     tokens, heads, dim = q.shape
+    keys, dim_v, sequences = sizes
     tiles = tokens // _ROWS + sequences
     wanted = config["SECTION"] or heads
     section = wanted if heads % wanted == 0 else heads
@@ -100,7 +103,7 @@ def hopper_plan(
             "STAGES": config["stages"],
             "Q_STAGES": q_stages(max(dim, dim_v)),
             "BLOCK_S": sequences_at_once(sequences),
-            "REGISTERS": config.get("REG", 240),
+            "REGISTERS": _REGISTERS,
             "WINDOW": left >= 0,
             "BOUNDED": right >= 0,
             "CAP": cap > 0,
@@ -149,10 +152,8 @@ class FlashAttentionHopper:
         constants: dict[str, Any] = {name: None for name in given if name not in tensors}
         constants |= {"table": None, "stride_table": 0, "stride_kb": 0, "stride_vb": 0, "PAGE": 0}
         group = q.shape[1] // k.shape[1]
-        return hopper_plan(
-            target, config, q, group, k.shape[0], v.shape[2], sequences, problem.attrs, arguments,
-            constants,
-        )
+        sizes = (k.shape[0], v.shape[2], sequences)
+        return hopper_plan(target, config, q, group, sizes, problem.attrs, arguments, constants)
 
 
 def _kernel() -> Any:
@@ -164,13 +165,6 @@ def _kernel() -> Any:
 def q_stages(width: int) -> int:
     """Tiles of queries that lie in shared memory: wide heads leave no room for the next one."""
     return 2 if width <= 128 else 1
-
-
-def _registers(width: int, paged: bool) -> int:
-    """Of a thread that computes; the copying ones have the rest: more where they look blocks up."""
-    if width > 128:
-        return 232
-    return 216 if paged else 224
 
 
 def shared_bytes(config: Config, dim: int, dim_v: int) -> int:

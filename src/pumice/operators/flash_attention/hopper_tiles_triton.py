@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-"""Pieces of Hopper's attention kernel: which tile comes next, which keys it sees, and how rows get
-into shared memory."""
+"""Pieces of Hopper's attention kernel: which tile comes next, which keys it sees, and how rows at a
+ragged end get into shared memory."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -8,6 +8,7 @@ from triton.experimental.gluon.language.nvidia.hopper import async_copy
 
 # Named otherwise up to Triton 3.7.
 copy_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+CONSUMERS = gl.constexpr(2)  # warp groups that compute
 COLUMNS = gl.constexpr(64)  # that the copy engine swizzles together, 128 bytes
 
 

@@ -1,20 +1,17 @@
 # mypy: ignore-errors
 """Flash attention for Hopper (Shah et al., FlashAttention-3, arXiv:2407.08608), in Gluon.
 
-One warp group copies keys and values into rings of shared memory; the others own 64 rows of
-queries each. They issue the product q·kᵀ of the next block before the softmax of this one. A
-program takes tile after tile from a counter, so that tiles of unlike length spread evenly, and
-copies of the next tile run during the last products of the one before. Key blocks go from the last
-to the first: masks come first.
-
-wgmma reads what cp.async copied without a fence between them, as CUTLASS's and Triton's own kernels
-do: the barrier that the copies arrive at orders them.
+One warp copies keys and values into rings of shared memory; two warp groups own 64 rows of queries
+each. They issue the product q·kᵀ of the next block before the softmax of this one, and take turns
+at the matrix units, so that one's products run beside the other's exponentials. A program takes
+tile after tile from a counter, so that tiles of unlike length spread evenly; copies of the next
+tile run during the last products of the one before. Key blocks go from the last to the first: masks
+come first.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    async_copy,
     fence_async_shared,
     mbarrier,
     tma,
@@ -22,154 +19,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from pumice.operators.flash_attention.hopper_loads_triton import load_tiles
 from pumice.operators.flash_attention.hopper_tiles_triton import (
     COLUMNS,
+    CONSUMERS,
     advance,
-    copy_rows,
-    find_tile,
     fresh,
     hear,
     kept,
     key_range,
-    leave,
-    take_tile,
-    tell,
 )
-
-CONSUMERS = gl.constexpr(2)  # warp groups that compute
-# Named so from Triton 3.8 on.
-async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
-
-
-@gluon.jit
-def load_rows(
-    rows, ring, bar, slot, row, head, keys, pages,
-    N: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr,
-):  # fmt: skip
-    """N rows from number `row` on of a head into a slot of a ring, by the copy engine."""
-    parts: gl.constexpr = D // COLUMNS
-    half = ring._reinterpret(rows.dtype, [ring.shape[0] * parts, N, COLUMNS], ring.layout)
-    mbarrier.expect(bar, N * D * 2)
-    if PAGE > 0:
-        BOX: gl.constexpr = min(PAGE, N)
-        box: gl.constexpr = [1, BOX, 1, COLUMNS]
-        for i in gl.static_range(N // BOX):
-            start = row + i * BOX
-            page = gl.load(pages + start // PAGE, mask=start < keys, other=-1)
-            for part in gl.static_range(parts):
-                target = half.index(slot * parts + part).slice(i * BOX, BOX, 0)
-                target = target._reinterpret(rows.dtype, box, rows.layout)
-                async_load(rows, [page, start % PAGE, head, part * COLUMNS], bar, target)
-    else:
-        for part in gl.static_range(parts):
-            target = half.index(slot * parts + part)
-            target = target._reinterpret(rows.dtype, [N, 1, COLUMNS], rows.layout)
-            async_load(rows, [row, head, part * COLUMNS], bar, target)
-
-
-@gluon.jit
-def load_block(
-    block, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt, stride_vh, keys, pages,
-    k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
-    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    PAGE: gl.constexpr, MASKED: gl.constexpr,
-):  # fmt: skip
-    """A block of keys and its values into the next slots of their rings."""
-    row = block * BLOCK_N
-    mbarrier.wait(k_empty.index(k_slot), k_phase)
-    load_rows(
-        k_rows, k_ring, k_full.index(k_slot), k_slot, k_start + row, kv_head, keys, pages,
-        BLOCK_N, D, PAGE,
-    )  # fmt: skip
-    k_slot, k_phase = advance(k_slot, k_phase, STAGES)
-    mbarrier.wait(v_empty.index(v_slot), v_phase)
-    # What lies behind the last value may be no number, which times nothing is no number.
-    if MASKED and row + BLOCK_N > keys:
-        base = v + kv_head.to(gl.int64) * kept(stride_vh, keys)
-        if PAGE == 0:
-            base += k_start.to(gl.int64) * kept(stride_vt, keys)
-        copy_rows(
-            v_ring, v_slot, base, kept(stride_vt, keys), row, keys, pages, kept(stride_vb, keys),
-            BLOCK_N, DV, PAGE,
-        )  # fmt: skip
-        async_copy.commit_group()
-        async_copy.wait_group(0)
-        fence_async_shared()
-        mbarrier.arrive(v_full.index(v_slot), count=1)
-    else:
-        load_rows(
-            v_rows, v_ring, v_full.index(v_slot), v_slot, k_start + row, kv_head, keys, pages,
-            BLOCK_N, DV, PAGE,
-        )  # fmt: skip
-    v_slot, v_phase = advance(v_slot, v_phase, STAGES)
-    return k_slot, k_phase, v_slot, v_phase
-
-
-@gluon.jit
-def load_tiles(
-    given,
-    D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, Q_STAGES: gl.constexpr, BLOCK_S: gl.constexpr, PAGE: gl.constexpr,
-    WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
-):  # fmt: skip
-    """The copying warp: all tiles of this program."""
-    (order, q_rows, k_rows, v_rows, v, table, stride_vb, stride_vt, stride_vh, stride_table, left,
-     right, notes, q_ring, k_ring, v_ring, told, q_full, q_empty, k_full, k_empty, v_full,
-     v_empty) = given  # fmt: skip
-    ROWS: gl.constexpr = 64 * CONSUMERS
-    k_slot = 0
-    k_phase = 1  # a fresh barrier lets the wait for the phase before its first one pass
-    v_slot = 0
-    v_phase = 1
-    q_slot = 0
-    q_phase = 1
-    found, first, queries, keys, q_start, k_start, head, kv_head = find_tile(
-        gl.program_id(0), order, ROWS, BLOCK_S, PAGE, BOUNDED
-    )
-    while found:
-        begin, end, _, _ = key_range(
-            first, ROWS, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
-        )
-        pages = table
-        if PAGE > 0:
-            pages += k_start.to(gl.int64) * stride_table
-            k_start = k_start * 0
-        mbarrier.wait(q_empty.index(q_slot), q_phase)
-        tell(notes, q_slot, found, first, queries, keys, q_start, head)
-        mbarrier.arrive(told.index(q_slot), count=1)
-        load_queries(q_rows, q_ring, q_full.index(q_slot), q_slot, q_start + first, head, D)
-        q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
-        k_slot, k_phase, v_slot, v_phase = load_block(
-            end - 1, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt, stride_vh, keys,
-            pages, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot,
-            v_phase, D, DV, BLOCK_N, STAGES, PAGE, True,
-        )  # fmt: skip
-        following = take_tile(order[0])
-        for i in range(begin, end - 1):
-            k_slot, k_phase, v_slot, v_phase = load_block(
-                begin + end - 2 - i, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt,
-                stride_vh, keys, pages, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot,
-                k_phase, v_slot, v_phase, D, DV, BLOCK_N, STAGES, PAGE, False,
-            )  # fmt: skip
-        found, first, queries, keys, q_start, k_start, head, kv_head = find_tile(
-            following, order, ROWS, BLOCK_S, PAGE, BOUNDED
-        )
-    mbarrier.wait(q_empty.index(q_slot), q_phase)
-    tell(notes, q_slot, found, first, queries, keys, q_start, head)
-    mbarrier.arrive(told.index(q_slot), count=1)
-    leave(order[0])
-
-
-@gluon.jit
-def load_queries(rows, ring, bar, slot, row, head, D: gl.constexpr):
-    """A tile's queries."""
-    parts: gl.constexpr = D // COLUMNS
-    half = ring._reinterpret(rows.dtype, [ring.shape[0] * parts, 64, COLUMNS], ring.layout)
-    mbarrier.expect(bar, CONSUMERS * 64 * D * 2)
-    for i in gl.static_range(CONSUMERS * parts):
-        target = half.index(slot * (CONSUMERS * parts) + i)
-        target = target._reinterpret(rows.dtype, [64, 1, COLUMNS], rows.layout)
-        async_load(rows, [row + i // parts * 64, head, i % parts * COLUMNS], bar, target)
 
 
 @gluon.jit
@@ -244,8 +103,8 @@ def attend_blocks(
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, WINDOW: gl.constexpr, BOUNDED: gl.constexpr,
     CAP: gl.constexpr, PART: gl.constexpr, p_layout: gl.constexpr, o_layout: gl.constexpr,
 ):  # fmt: skip
-    """Keys of blocks end − 1 down to `begin`, and the values of the block before each of them, whose
-    `weights` were not multiplied yet and whose `factor` nothing was scaled by."""
+    """Keys of blocks end − 1 down to `begin`, each with the values of the block before it: its
+    `weights` were not multiplied yet, and `acc` was not scaled by its `factor`."""
     s_layout: gl.constexpr = weights.type.layout
     for i in range(begin, end):
         block = begin + end - 1 - i
@@ -262,8 +121,8 @@ def attend_blocks(
         mbarrier.arrive(k_empty.index(k_slot), count=1)
         k_slot, k_phase = advance(k_slot, k_phase, STAGES)
         s = capped(s, scale, cap, CAP)
-        # One loop with a branch: of three loops, the assembler once gave the second the start
-        # values of the first.
+        # One loop with a branch: where blocks in part and whole ones had a loop each, the assembler
+        # (of CUDA 12.8) let the second begin with descriptors that only the first had made.
         if WINDOW or BOUNDED:
             if (block >= whole_end) | (block < whole_begin):
                 s = hide(s, block * BLOCK_N, row_first, row_last, WINDOW)

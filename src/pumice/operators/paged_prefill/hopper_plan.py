@@ -11,6 +11,8 @@ from pumice.operators.paged_prefill.triton_plan import PagedPrefill
 from pumice.operators.triton.plan import Config, Plan, Problem, cdiv
 from pumice.targets import Target
 
+_BLOCKS = 1 << 30  # of a cache, at most: plans know its strides and not its size
+
 
 class PagedPrefillHopper:
     """Flash attention's kernel for Hopper, whose copies look blocks up; a cache of q's type."""
@@ -28,6 +30,12 @@ class PagedPrefillHopper:
             )
         if "k_scale" in problem or "v_scale" in problem:
             return "the cache has scales; this kernel multiplies it as it is"
+        page = k.shape[1]
+        if page < 8 or page & (page - 1):
+            return (
+                f"the cache has blocks of {page} tokens; the copy engine fills shared memory by "
+                "powers of two from 8 on"
+            )
         rows = cdiv(q.shape[0], max(problem["context_len"].shape[0], 1))
         dims = k.shape[3], v.shape[3]
         return hopper_fault(target, {"q": q, "k_cache": k, "v_cache": v}, rows, dims)
@@ -55,6 +63,5 @@ class PagedPrefillHopper:
             constants["sinks"] = None
         attrs = {**problem.attrs, "causal": True}
         group = q.shape[1] // k.shape[2]
-        return hopper_plan(
-            target, config, q, group, 1 << 30, v.shape[3], sequences, attrs, arguments, constants
-        )
+        sizes = (_BLOCKS, v.shape[3], sequences)
+        return hopper_plan(target, config, q, group, sizes, attrs, arguments, constants)
