@@ -178,4 +178,4 @@ def _tiles(width: int) -> list[Config]:
     """BLOCK_N keys at a time; stages of the rings; SECTION: heads that are worked on together and
     share the cache, 0 all."""
     n = 128 if width <= 128 else 64
-    return [{"BLOCK_N": n, "stages": 2, "SECTION": section} for section in (4, 0)]
+    return [{"BLOCK_N": n, "stages": 2, "SECTION": section} for section in (8, 4, 0)]
