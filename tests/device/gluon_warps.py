@@ -23,15 +23,19 @@ class _Barrier:
         self.count = self.missing = count
         self.bytes = 0
         self.copies: list[Callable[[], int]] = []
+        self.others: list[Callable[[], None]] = []
         self.passed = 0
 
     def step(self) -> None:
         """Lets copies arrive once nothing else is missing."""
         assert self.missing >= 0, "more arrivals than a barrier counts"
         if self.missing == 0:
-            self.bytes -= sum(copy() for copy in self.copies)
+            self.bytes -= sum(block() for block in self.copies)
             assert self.bytes == 0, f"{self.bytes} bytes more are expected than were copied"
+            for copy in self.others:
+                copy()
             self.copies.clear()
+            self.others.clear()
             self.missing = self.count
             self.passed += 1
 
@@ -123,6 +127,19 @@ class Warps(Language):
             assert self.changed.wait_for(over, _PATIENCE) and not self.failures
             assert barrier.passed <= before + 1, "a barrier was passed twice during one wait"
 
+    def async_copy_global_to_shared(self, buffer: Shared, pointer: Pointer) -> None:
+        assert buffer.values.shape == pointer.place.shape
+        poison(buffer.values)
+        self.local.begun.append(lambda: buffer.store(pointer.read()))
+
+    def mbarrier_arrive(self, shared: Shared) -> None:
+        """A barrier waits for the copies that this group has begun, too."""
+        with self.changed:
+            barrier = self._barrier(shared)
+            assert barrier.missing > 0, "copies that nobody waits for"
+            barrier.others += self.local.begun
+            self.local.begun = []
+
     def load_block(self, rows: Descriptor, coord: Any, shared: Shared, buffer: Shared) -> None:
         assert list(buffer.values.shape) == rows.block_shape
         poison(buffer.values)
@@ -148,7 +165,7 @@ class Warps(Language):
 
     def warp_specialize(self, parts: Any, warps: Any, registers: Any) -> None:
         def group(function: Any, values: Any) -> None:
-            self.local.stores = []
+            self.local.stores, self.local.begun = [], []
             try:
                 with np.errstate(all="ignore"):
                     function(*values)
