@@ -4,50 +4,26 @@ their numbers on the device."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from matmul_code import check_plan, check_resources
 
-from pumice.compiler.gpu.binaries import Binaries
-from pumice.errors import CompileError
 from pumice.operators.gemm.specialized import cut
-from pumice.operators.gemm_fp8_block.spec import tensors
 from pumice.operators.gemm_w4.hopper_prompt import Prompt
 from pumice.operators.gemm_w4.spec import bench_problem
 from pumice.operators.registry import get_spec, triton_kernels_of
-from pumice.operators.triton.build import build, build_plan
+from pumice.operators.triton.build import build_plan
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.targets import get_target
-from pumice.targets.gpu import GPU_TARGETS
-from pumice.tuning.gpu import choose_kernel, database
 
 HOPPER = get_target("sm_90")
-KERNEL, DENSE, STREAMED = (
-    next(k for k in triton_kernels_of(name) if k.name == f"{name}.triton.{kernel}")
-    for name, kernel in (
-        ("gemm_fp8_block", "specialized"), ("gemm", "specialized"), ("gemm", "streamed"),
-    )
-)  # fmt: skip
+DENSE, STREAMED = (
+    next(k for k in triton_kernels_of("gemm") if k.name == f"gemm.triton.{kernel}")
+    for kernel in ("specialized", "streamed")
+)
 PROMPT = Prompt()
-
-
-def block(m: int, n: int, k: int, attrs: Mapping[str, Any] = {}, **more: TensorSpec) -> Problem:
-    return make_problem(get_spec("gemm_fp8_block"), attrs, {**tensors(m, n, k), **more})
-
-
-@pytest.mark.parametrize("bn", [128, 192, 256])
-def test_two_groups_multiply_and_one_warp_loads(bn: int) -> None:
-    problem = block(4096, 7168, 2048)
-    config = next(c for c in KERNEL.configs(problem, HOPPER) if c["BN"] == bn)
-    (binary,) = check_plan(KERNEL, problem, HOPPER, config)
-    assert binary.threads == 12 * 32
-    assert binary.assembly.count("setmaxnreg.inc") >= 2
-    assert "cp.async.bulk.tensor.2d" in binary.assembly
-    assert re.search(r"wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3", binary.assembly)
 
 
 def dense(m: int, n: int, k: int, attrs: Mapping[str, Any] = {}, **more: TensorSpec) -> Problem:
@@ -121,35 +97,6 @@ def test_prompts_that_it_refuses(changes: Mapping[str, Any], words: str) -> None
     assert words in str(PROMPT.supports(make_problem(get_spec("gemm_w4"), attrs, inputs), HOPPER))
 
 
-def test_an_epilogue_with_everything() -> None:
-    more = {"bias": TensorSpec((7168,), "bfloat16"), "residual": TensorSpec((512, 7168), "float16")}
-    problem = block(512, 7168, 2048, {"activation": "silu", "out_dtype": "float16"}, **more)
-    config = next(c for c in KERNEL.configs(problem, HOPPER) if c["BN"] == 128)
-    build_plan(problem, KERNEL.plan(problem, HOPPER, config), HOPPER)
-    reason = str(KERNEL.supports(problem, HOPPER))
-    assert "bias, residual, activation silu, out in float16" in reason
-
-
-def test_room_for_descriptors() -> None:
-    problem = block(4096, 7168, 2048)
-    plan = KERNEL.plan(problem, HOPPER, KERNEL.configs(problem, HOPPER)[0])
-    (launch,) = plan.launches
-    room = plan.workspaces[launch.scratch]
-    assert room.shape[0] == launch.grid[0] == HOPPER.compute_units
-    with pytest.raises(CompileError, match=r"keeps 256 bytes a program in memory.*no scratch"):
-        build(replace(launch, scratch=""), problem.tensors, HOPPER)
-
-
-def test_a_model_compiles_it() -> None:
-    problem = block(4096, 7168, 2048)
-    config = next(c for c in KERNEL.configs(problem, HOPPER) if c["BN"] == 128)
-    plan = KERNEL.plan(problem, HOPPER, config)
-    binaries = Binaries(HOPPER)
-    symbol = binaries.symbol(plan.launches[0], {**problem.tensors, **plan.workspaces})
-    built = binaries.build(1)[symbol]
-    assert (built.threads, built.parameters[-1]) == (12 * 32, "strips")
-
-
 @pytest.mark.parametrize("wide", [128, 192, 256])
 def test_the_cut(wide: int) -> None:
     """Strips do not reach beyond N by a whole one, and the busiest unit is found."""
@@ -167,26 +114,3 @@ def test_the_cut(wide: int) -> None:
             load[(rows * strips + tile) % units] += 128 + more
         assert max(load) == columns
         assert columns <= -(-rows * every // units) * (wide + more)
-
-
-def test_reasons() -> None:
-    for target in GPU_TARGETS:
-        against = KERNEL.supports(block(4096, 4096, 4096), target)
-        assert (against is None) == (target.name == "sm_90")
-        assert against is None or "wgmma" in against or target.name in against
-    for problem, words in (
-        (block(64, 4096, 4096), "64 rows"),
-        (block(256, 4096, 4104), "multiples of 16 bytes"),
-        (block(256, 4096, 4112), "multiple of 256"),
-        (make_problem(get_spec("gemm_fp8_block"), {}, tensors(256, 256, 256, "float8_e4m3fnuz")),
-         "float8_e4m3fn"),
-    ):  # fmt: skip
-        assert words in str(KERNEL.supports(problem, HOPPER))
-    assert KERNEL.supports(block(0, 4096, 4096), HOPPER) is None
-
-
-def test_chosen_for_many_rows() -> None:
-    rows = database("sm_90")
-    for n, k in ((7168, 2048), (24576, 1536), (7168, 16384)):
-        assert choose_kernel(block(4096, n, k), HOPPER, rows).kernel_name == KERNEL.name
-    assert choose_kernel(block(16, 7168, 2048), HOPPER, rows).kernel_name != KERNEL.name

@@ -19,7 +19,7 @@ BK = 128
 # Columns of a tile, stages that shared memory has room for beside the results, and by how much the
 # second group is behind the first: halves of a block, 0 for as it comes.
 _TILES = ((256, 4, 1), (192, 4, 0), (128, 5, 0), (256, 4, 3), (192, 4, 2))
-_GROUPS = (8, 16)
+_GROUP = 8
 _WARPS = 12  # four that load, of which one works, and two times four that multiply
 _REGISTERS = 168  # of a lane, that is all that a unit has; groups of warps trade theirs
 _DESCRIPTOR = 128  # bytes; every program makes those of x and w, and each group its own of out
@@ -53,9 +53,9 @@ class BlockSpecialized:
         return [
             {
                 "BM": BM, "BN": bn, "BK": BK, "warps": _WARPS, "stages": stages, "skew": skew,
-                "early": 0, "split": 1, "halves": 1, "registers": _REGISTERS, "group": group,
+                "early": early, "split": 1, "halves": 1, "registers": _REGISTERS, "group": _GROUP,
             }
-            for group in _GROUPS
+            for early in (0, 1)
             for bn, stages, skew in tiles
         ]  # fmt: skip
 
