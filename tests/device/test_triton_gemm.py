@@ -21,8 +21,8 @@ from pumice.targets.gpu import GPU_TARGETS
 
 TARGETS = {target.name: target for target in GPU_TARGETS}
 KERNELS = {kernel.name.rpartition(".")[2]: kernel for kernel in triton_kernels_of("gemm")}
-for _name in ("specialized", "streamed"):
-    del KERNELS[_name]  # in Gluon, which no interpreter runs: `test_gluon_gemm.py` does
+for _name in ("specialized", "streamed", "few_rows"):
+    del KERNELS[_name]  # in Gluon, which no interpreter runs: `test_gluon_gemm*.py` do
 CASES = SPEC.cases(np.random.default_rng(7))
 
 

@@ -56,6 +56,9 @@ def _patch_core(language: Any, scope: Any) -> None:
         )
 
     scope.set_attr(language.dtype, "to_ir", to_ir)
+    # Launches run one after another here: nothing is waited for.
+    for name in ("gdc_wait", "gdc_launch_dependents"):
+        scope.set_attr(tl.extra.cuda, name, lambda: None)
 
 
 def _patch_lang(function: Any) -> Any:

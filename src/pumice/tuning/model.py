@@ -59,6 +59,8 @@ def estimate_s(
         return 0.0
     if "vector" in config:
         return _vector(product, target, config, factors)
+    if "x_stages" in config:
+        return _ring(product, target, config, factors)
     if not target.peak:
         return None
     return _tiles(product, target, config, factors)
@@ -99,6 +101,19 @@ def _vector(product: Product, target: Target, config: Config, factors: Factors) 
     elements = product.B * product.N * cdiv(product.K, config["BK"]) * config["BK"]
     compute = elements * (2 * product.M + factors.decode) / peak if peak else 0.0
     return float(max(read / rate * tail, compute) + factors.start_s)
+
+
+def _ring(product: Product, target: Target, config: Config, factors: Factors) -> float:
+    """Rows of w stream through rings of buffers, all programs alike; x comes from the cache."""
+    assert target.bandwidth
+    tiles = cdiv(product.N, config["rows"])
+    programs = tiles * config["split"] if config["split"] else target.compute_units
+    ring = config["stages"] * config["BK"] * product.itemsize
+    rate = target.bandwidth * factors.stream
+    read = product.N * product.K * product.itemsize
+    again = tiles * product.M * product.K * product.itemsize
+    seconds = read / (rate * _reach(programs * config["rows"] * ring, target, factors))
+    return float(max(seconds, (read + again) / (rate * factors.cache)) + factors.start_s)
 
 
 def _tiles(product: Product, target: Target, config: Config, factors: Factors) -> float:

@@ -121,6 +121,7 @@ SPEC = OperatorSpec(
     tolerance=TOLERANCE,
     cases=cases,
     triton_kernels=(
+        "pumice.operators.gemm.few_rows:GemmFewRows",
         "pumice.operators.gemm.hopper_plan:GemmSpecialized",
         "pumice.operators.gemm.hopper_plan:GemmStreamed",
         "pumice.operators.gemm.triton_plan:GemmTiled",

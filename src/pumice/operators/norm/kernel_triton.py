@@ -5,7 +5,7 @@ that do not fit, a row a program, and reads them again from the cache."""
 import triton
 import triton.language as tl
 
-from pumice.operators.quantize_fp8.device_triton import store_row_codes
+from pumice.operators.quantize_fp8.device_triton import begin, store_row_codes
 
 
 @triton.jit
@@ -62,9 +62,11 @@ def norm_rows(
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     BITWISE: tl.constexpr,
+    EARLY: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    begin(EARLY)
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = columns < H
@@ -76,7 +78,7 @@ def norm_rows(
     if LAYER:
         mean = tl.sum(value, axis=1) / H
         value = tl.where(inside[None, :], value - mean[:, None], 0.0)
-    factor = 1.0 / tl.sqrt(tl.sum(value * value, axis=1) / H + eps)
+    factor = tl.rsqrt(tl.sum(value * value, axis=1) / H + eps)
     value = _affine(value * factor[:, None], weight, bias, weights, shifts)
     store_row_codes(
         value, out, scales, rows, 0, T, H, out_stride, scales_stride, factor,
@@ -105,8 +107,10 @@ def norm_loop(
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     BITWISE: tl.constexpr,
+    EARLY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    begin(EARLY)
     rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     mean = tl.zeros((1,), tl.float32)
     squares = tl.zeros((1,), tl.float32)
@@ -125,7 +129,7 @@ def norm_loop(
             mean += delta * (count / total)
         else:
             squares += tl.sum(value * value, axis=1)
-    factor = 1.0 / tl.sqrt(squares / H + eps)
+    factor = tl.rsqrt(squares / H + eps)
     # What the first pass stored is read by other threads of the program from here on.
     if residual is not None:
         tl.debug_barrier()

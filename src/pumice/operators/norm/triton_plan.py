@@ -7,9 +7,14 @@ from typing import Any
 
 from pumice.operators.norm.spec import float_dtype
 from pumice.operators.quantize_fp8.rows import GROUP, LARGEST, MODES, quantize_reason
-from pumice.operators.quantize_fp8.triton_plan import row_configs, row_reason
+from pumice.operators.quantize_fp8.triton_plan import (
+    row_configs,
+    row_launch,
+    row_reason,
+    with_early,
+)
 from pumice.operators.triton.float8 import bitwise
-from pumice.operators.triton.plan import Config, Launch, Plan, Problem, cdiv, next_power_of_2
+from pumice.operators.triton.plan import Config, Plan, Problem, cdiv, next_power_of_2
 from pumice.targets import Target
 
 FLOATS = ("float16", "bfloat16", "float32")
@@ -35,7 +40,7 @@ def norm_reason(problem: Problem, target: Target) -> str | None:
 
 
 def _arguments(
-    problem: Problem, target: Target
+    problem: Problem, target: Target, config: Config
 ) -> tuple[dict[str, str | int | float], dict[str, Any]]:
     attrs = problem.attrs
     rows, width = problem["x"].shape
@@ -53,6 +58,7 @@ def _arguments(
         "LARGEST": LARGEST[attrs["out_dtype"]] if mode else 0.0,
         "POWER_OF_TWO": bool(attrs.get("power_of_two")),
         "BITWISE": bitwise(problem["out"].dtype, target),
+        "EARLY": bool(config.get("early")),
     }
     return arguments, constants
 
@@ -70,7 +76,7 @@ class NormRows:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         rows, width = problem["x"].shape
-        return row_configs(rows, width, target)
+        return with_early(row_configs(rows, width, target), target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.norm.kernel_triton import norm_rows
@@ -78,11 +84,11 @@ class NormRows:
         rows, width = problem["x"].shape
         if rows == 0:
             return Plan(())
-        arguments, constants = _arguments(problem, target)
+        arguments, constants = _arguments(problem, target, config)
         block = max(next_power_of_2(width), GROUP)
         constants |= {"ROWS": config["rows"], "BLOCK": block}
         grid = (cdiv(rows, config["rows"]), 1, 1)
-        return Plan((Launch(norm_rows, grid, arguments, constants, num_warps=config["warps"]),))
+        return Plan((row_launch(norm_rows, grid, arguments, constants, config),))
 
 
 class NormLoop:
@@ -98,7 +104,8 @@ class NormLoop:
         most = 1024 // target.wave
         sizes = ((4096, 8), (8192, 16), (2048, 4), (4096, 16), (8192, 8))
         fitting = [(b, w) for b, w in sizes if b < 2 * width and w <= most]
-        return [{"block": b, "warps": w} for b, w in fitting or [(2048, 4)]]
+        found = [{"block": b, "warps": w} for b, w in fitting or [(2048, 4)]]
+        return with_early(found, target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.norm.kernel_triton import norm_loop
@@ -106,8 +113,6 @@ class NormLoop:
         rows = problem["x"].shape[0]
         if rows == 0:
             return Plan(())
-        arguments, constants = _arguments(problem, target)
+        arguments, constants = _arguments(problem, target, config)
         constants["BLOCK"] = config["block"]
-        return Plan(
-            (Launch(norm_loop, (rows, 1, 1), arguments, constants, num_warps=config["warps"]),)
-        )
+        return Plan((row_launch(norm_loop, (rows, 1, 1), arguments, constants, config),))

@@ -8,6 +8,15 @@ from pumice.operators.triton.float8_triton import narrow
 
 
 @triton.jit
+def begin(EARLY: tl.constexpr):
+    """Waits until all of the launch in front is done and seen; the one behind may come to its
+    places from here on."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def scale_of(amax, LARGEST: tl.constexpr, POWER_OF_TWO: tl.constexpr):
     """max|value| → scale."""
     scale = tl.maximum(amax, 1e-10) * (1.0 / LARGEST)

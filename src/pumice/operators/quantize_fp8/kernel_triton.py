@@ -1,19 +1,24 @@
 # mypy: ignore-errors
 """Kernels over rows without a reduction before them: plain or gated values, stored as they are or
-in 8 bits. ACTIVATION: 0 none, 1 silu, 2 gelu, 3 gelu by tanh; with one, a row is gate then up."""
+in 8 bits. ACTIVATION: 0 none, 1 silu, 2 gelu, 3 gelu by tanh; with one, a row is gate then up.
+EARLY: programs come to their places before the launch in front has ended (CUDA's programmatic
+launches); what they read is waited for."""
 
 import triton
 import triton.language as tl
 
-from pumice.operators.quantize_fp8.device_triton import code_of, scale_of, store_row_codes
+from pumice.operators.quantize_fp8.device_triton import begin, code_of, scale_of, store_row_codes
 from pumice.operators.triton.float8_triton import widen
 
 
 @triton.jit
-def _load(x, rows, columns, mask, width, x_stride, ACTIVATION: tl.constexpr):
-    """float32 [ROWS, BLOCK]; 0 where masked."""
+def _load(
+    x, rows, columns, mask, width, x_stride, ACTIVATION: tl.constexpr, ONCE: tl.constexpr = False
+):
+    """float32 [ROWS, BLOCK]; 0 where masked. ONCE: nobody reads it again."""
     at = x + rows[:, None] * x_stride + columns[None, :]
-    value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    value = tl.load(at, mask=mask, other=0.0, eviction_policy="evict_first" if ONCE else "")
+    value = value.to(tl.float32)
     if ACTIVATION != 0:
         up = tl.load(at + width, mask=mask, other=0.0).to(tl.float32)
         if ACTIVATION == 1:
@@ -54,10 +59,12 @@ def map_tiles(
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     BITWISE: tl.constexpr,
+    EARLY: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """A tile of ROWS × BLOCK a program; with QUANTIZE 1 a tile is as wide as the rows."""
+    begin(EARLY)
     program = tl.program_id(0)
     rows = (program // column_blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     first = (program % column_blocks) * BLOCK
@@ -66,7 +73,8 @@ def map_tiles(
     GIVEN: tl.constexpr = QUANTIZE == 1 and ACTIVATION == 0
     amax = 0.0
     if GIVEN:
-        raw = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask=mask, other=0.0)
+        at = x + rows[:, None] * x_stride + columns[None, :]
+        raw = tl.load(at, mask=mask, other=0.0)
         amax = _row_amax(raw)
         value = raw.to(tl.float32)
     else:
@@ -91,9 +99,11 @@ def map_loop(
     LARGEST: tl.constexpr,
     POWER_OF_TWO: tl.constexpr,
     BITWISE: tl.constexpr,
+    EARLY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One scale a row of any width: a pass for the greatest value, another for the codes."""
+    begin(EARLY)
     rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     amax = tl.zeros((1,), tl.float32)
     for first in range(0, width, BLOCK):
@@ -112,69 +122,80 @@ def map_loop(
 
 
 @triton.jit
-def absmax_partial(
+def absmax_scale(
     x,
-    partial,
+    partial,  # float32[programs]
+    arrived,  # int32[1], zero, and zero again afterwards
+    scale,
     T,
     width,
     column_blocks,
     tiles,
     x_stride,
+    LARGEST: tl.constexpr,
+    POWER_OF_TWO: tl.constexpr,
+    EARLY: tl.constexpr,
+    PARTIALS: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """partial[p] = max|x| over the tiles p, p + programs, …"""
-    amax = tl.zeros((ROWS, BLOCK), tl.float32)
-    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+    """The scale of max|x|. A program looks at the tiles p, p + programs, …; the last one that is
+    through makes the scale of what all have found."""
+    begin(EARLY)
+    programs = tl.num_programs(0)
+    amax = tl.zeros((ROWS,), tl.float32)
+    for tile in range(tl.program_id(0), tiles, programs):
         rows = (tile // column_blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
         columns = (tile % column_blocks) * BLOCK + tl.arange(0, BLOCK)
         mask = (rows < T)[:, None] & (columns < width)[None, :]
-        value = _load(x, rows, columns, mask, width, x_stride, 0)
-        amax = tl.maximum(amax, tl.abs(value))
-    tl.store(partial + tl.program_id(0), tl.max(tl.max(amax, axis=1), axis=0))
+        raw = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask=mask, other=0.0)
+        amax = tl.maximum(amax, _row_amax(raw))
+    tl.store(partial + tl.program_id(0), tl.max(amax, axis=0))
+    tl.debug_barrier()
+    before = tl.atomic_add(arrived, 1, sem="acq_rel")
+    if before == programs - 1:
+        index = tl.arange(0, PARTIALS)
+        found = tl.load(partial + index, mask=index < programs, other=0.0, cache_modifier=".cg")
+        tl.store(scale, scale_of(tl.max(found, axis=0), LARGEST, POWER_OF_TWO))
+        tl.store(arrived, 0)
 
 
 @triton.jit
 def quantize_tensor(
     x,
     out,
-    partial,
     scale,
     T,
     width,
     column_blocks,
-    partials,
     x_stride,
     out_stride,
     STATIC: tl.constexpr,
     LARGEST: tl.constexpr,
-    POWER_OF_TWO: tl.constexpr,
     BITWISE: tl.constexpr,
-    PARTIALS: tl.constexpr,
+    EARLY: tl.constexpr,
+    ONCE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Codes under one scale: given (STATIC), or that of the partial maxima, which is stored."""
+    """Codes under one scale: given (STATIC), or that of the launch in front."""
     program = tl.program_id(0)
-    if not STATIC:
+    if STATIC:
+        begin(EARLY)
+    else:
         # What the pass before read last may still be in the cache: it comes first.
         program = tl.num_programs(0) - 1 - program
     rows = (program // column_blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = (program % column_blocks) * BLOCK + tl.arange(0, BLOCK)
     mask = (rows < T)[:, None] & (columns < width)[None, :]
-    # Asked for before the maxima, which all warps wait for.
-    value = _load(x, rows, columns, mask, width, x_stride, 0)
-    if STATIC:
-        step = tl.load(scale)
-    else:
-        index = tl.arange(0, PARTIALS)
-        amax = tl.max(tl.load(partial + index, mask=index < partials, other=0.0), axis=0)
-        step = scale_of(amax, LARGEST, POWER_OF_TWO)
-        if program == 0:
-            tl.store(scale, step)
+    # The pass in front has waited for x already.
+    value = _load(x, rows, columns, mask, width, x_stride, 0, ONCE)
+    if not STATIC:
+        begin(EARLY)
+    step = tl.load(scale)
     at = out + rows[:, None] * out_stride + columns[None, :]
     code = code_of(value * (1.0 / step), LARGEST, out.dtype.element_ty, BITWISE)
-    tl.store(at, code, mask=mask)
+    tl.store(at, code, mask=mask, eviction_policy="evict_first" if ONCE else "")
 
 
 @triton.jit

@@ -26,7 +26,7 @@ from pumice.operators.triton.plan import (
 from pumice.targets import Target
 
 WIDEST = 32768  # of a row that one program holds in registers
-PARTIALS = 1024  # at most, of the two-stage maximum
+PARTIALS = 4096  # at most, of the two-stage maximum
 _FLOATS = ("float16", "bfloat16", "float32")
 
 
@@ -106,6 +106,26 @@ def row_arguments(problem: Problem) -> tuple[dict[str, str | int | float], dict[
     return arguments, constants
 
 
+def begins_early(target: Target) -> bool:
+    """Whether the GPU can start a launch before the one in front of it has ended."""
+    return target.matrix_unit in ("wgmma", "tcgen05")
+
+
+def with_early(configs: Sequence[Config], target: Target) -> list[Config]:
+    """Candidates; before them those that begin early, where the GPU has that."""
+    if not begins_early(target):
+        return list(configs)
+    return [*({**config, "early": 1} for config in configs), *configs]
+
+
+def row_launch(
+    kernel: Any, grid: tuple[int, int, int], arguments: Any, constants: Any, config: Config
+) -> Launch:
+    """A launch of a kernel over rows."""
+    options = {"cuda": {"launch_pdl": True}} if config.get("early") else {}
+    return Launch(kernel, grid, arguments, constants, num_warps=config["warps"], options=options)
+
+
 class MapTiles:
     """Tiles of rows; whole rows where a scale belongs to a row."""
 
@@ -135,8 +155,10 @@ class MapTiles:
         if problem.attrs.get("quantize") == "token":
             # Plain rows are held as they are loaded, two elements of 16 bits a register.
             packed = self.activation(problem) == 0 and itemsize(problem["x"].dtype) == 2
-            return row_configs(rows, width, target, 128 if packed else 64)
-        return tile_configs(rows, width, target)
+            found = row_configs(rows, width, target, 128 if packed else 64)
+        else:
+            found = tile_configs(rows, width, target)
+        return with_early(found, target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.quantize_fp8.kernel_triton import map_tiles
@@ -150,9 +172,9 @@ class MapTiles:
         arguments["column_blocks"] = blocks
         constants |= quantize_constants(problem, target)
         constants |= {"ACTIVATION": self.activation(problem)}
-        constants |= {"ROWS": config["rows"], "BLOCK": block}
+        constants |= {"ROWS": config["rows"], "BLOCK": block, "EARLY": bool(config.get("early"))}
         grid = (cdiv(rows, config["rows"]) * blocks, 1, 1)
-        return Plan((Launch(map_tiles, grid, arguments, constants, num_warps=config["warps"]),))
+        return Plan((row_launch(map_tiles, grid, arguments, constants, config),))
 
 
 class MapLoop:
@@ -176,7 +198,7 @@ class MapLoop:
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         most = 1024 // target.wave
         sizes = ((4096, 8), (8192, 16), (2048, 4), (4096, 16))
-        return [{"block": b, "warps": w} for b, w in sizes if w <= most]
+        return with_early([{"block": b, "warps": w} for b, w in sizes if w <= most], target)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         from pumice.operators.quantize_fp8.kernel_triton import map_loop
@@ -188,13 +210,13 @@ class MapLoop:
         constants |= quantize_constants(problem, target)
         del constants["QUANTIZE"]
         constants |= {"ACTIVATION": self.activation(problem), "BLOCK": config["block"]}
-        return Plan(
-            (Launch(map_loop, (rows, 1, 1), arguments, constants, num_warps=config["warps"]),)
-        )
+        constants["EARLY"] = bool(config.get("early"))
+        return Plan((row_launch(map_loop, (rows, 1, 1), arguments, constants, config),))
 
 
 class QuantizeTensor:
-    """One scale for all: given, or found in a first launch."""
+    """One scale for all: given, or found in a first launch of `each` programs a compute unit.
+    once: the second tells the cache that what passes through is not used again."""
 
     name = "quantize_fp8.triton.tensor"
 
@@ -206,10 +228,14 @@ class QuantizeTensor:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         rows, width = problem["out"].shape
-        return tile_configs(rows, width, target)
+        found = tile_configs(rows, width, target)
+        if not begins_early(target):
+            return found
+        more = {"early": 1, "once": 1, "each": 8}
+        return [*({**config, **more} for config in found), *found]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
-        from pumice.operators.quantize_fp8.kernel_triton import absmax_partial, quantize_tensor
+        from pumice.operators.quantize_fp8.kernel_triton import absmax_scale, quantize_tensor
 
         rows, width = problem["out"].shape
         if rows == 0 or width == 0:
@@ -217,37 +243,40 @@ class QuantizeTensor:
         blocks = cdiv(width, config["block"])
         tiles = cdiv(rows, config["rows"]) * blocks
         tile = {"ROWS": config["rows"], "BLOCK": config["block"]}
-        partials = min(tiles, PARTIALS, 4 * target.compute_units)
-        sizes = {"T": rows, "width": width, "column_blocks": blocks}
-        sizes["x_stride"] = problem["x"].stride[0]
+        sizes: dict[str, str | int | float] = {
+            "x": "x", "T": rows, "width": width, "column_blocks": blocks,
+            "x_stride": problem["x"].stride[0],
+        }  # fmt: skip
         static = "scale" in problem
-        constants: dict[str, Any] = {
-            "STATIC": static, "LARGEST": LARGEST[problem.attrs["out_dtype"]],
-            "POWER_OF_TWO": bool(problem.attrs.get("power_of_two")),
-            "BITWISE": bitwise(problem["out"].dtype, target),
-            "PARTIALS": next_power_of_2(partials), **tile,
-        }  # fmt: skip
-        arguments: dict[str, str | int | float] = {
-            "x": "x", "out": "out", "scale": "scale" if static else "scales", **sizes,
-            "partials": partials, "out_stride": problem["out"].stride[0],
-        }  # fmt: skip
-        if static:
-            constants["partial"] = None
-        else:
-            arguments["partial"] = "partial"
-        second = Launch(
-            quantize_tensor, (tiles, 1, 1), arguments, constants, num_warps=config["warps"]
-        )
+        scale = "scale" if static else "scales"
+        largest = LARGEST[problem.attrs["out_dtype"]]
+        second = row_launch(
+            quantize_tensor, (tiles, 1, 1),
+            {"out": "out", "scale": scale, "out_stride": problem["out"].stride[0], **sizes},
+            {
+                "STATIC": static, "LARGEST": largest,
+                "BITWISE": bitwise(problem["out"].dtype, target), **tile,
+                "EARLY": bool(config.get("early")), "ONCE": bool(config.get("once")),
+            },
+            config,
+        )  # fmt: skip
         if static:
             return Plan((second,))
-        first = Launch(
-            absmax_partial,
-            (partials, 1, 1),
-            {"x": "x", "partial": "partial", "tiles": tiles, **sizes},
-            tile,
-            num_warps=config["warps"],
-        )
-        return Plan((first, second), {"partial": TensorSpec((partials,), "float32")})
+        programs = min(tiles, PARTIALS, config.get("each", 4) * target.compute_units)
+        first = row_launch(
+            absmax_scale, (programs, 1, 1),
+            {"scale": scale, "partial": "partial", "arrived": "arrived", "tiles": tiles, **sizes},
+            {
+                "LARGEST": largest, "POWER_OF_TWO": bool(problem.attrs.get("power_of_two")),
+                "PARTIALS": next_power_of_2(programs), "EARLY": bool(config.get("early")), **tile,
+            },
+            config,
+        )  # fmt: skip
+        workspaces = {
+            "partial": TensorSpec((programs,), "float32"), "arrived": TensorSpec((1,), "int32"),
+        }  # fmt: skip
+        arrived = frozenset({"arrived"})
+        return Plan((first, second), workspaces, arrived, arrived)
 
 
 class DequantizeTiles:
