@@ -11,8 +11,8 @@ from gluon_numpy import run
 from gluon_warps import Warps
 
 from pumice.dtypes import numpy_dtype
-from pumice.operators.gemm.spec import SPEC, reference
 from pumice.operators.gemm.few_rows import GemmFewRows
+from pumice.operators.gemm.spec import SPEC, reference
 from pumice.operators.triton.plan import TensorSpec, make_problem
 from pumice.targets import get_target
 
