@@ -88,13 +88,14 @@ class KernelRecord:
 @dataclass(frozen=True)
 class WeightRecord:
     """A tensor of weights.safetensors, for GPUs. An artifact without (all of) its weights is filled
-    when it is loaded with random weights: with `fill`, or where that is None with random bits
-    (integers) or small random numbers (floats)."""
+    when it is loaded with random weights: with `fill` (`signs`: of either sign at random), or where
+    that is None with random bits (integers) or small random numbers (floats)."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     fill: float | None = None
+    signs: bool = False
 
 
 @dataclass(frozen=True)
@@ -258,8 +259,8 @@ def _manifest(data: dict[str, Any]) -> Manifest:
         memory=data.get("memory", {}),
         options=data.get("options", {}),
         weights=tuple(
-            WeightRecord(name, dtype, tuple(shape), fill)
-            for name, dtype, shape, fill in data.get("weights", ())
+            WeightRecord(name, dtype, tuple(shape), *rest)
+            for name, dtype, shape, *rest in data.get("weights", ())
         ),
         files=tuple(FileRecord(**record) for record in data.get("files", ())),
     )

@@ -12,6 +12,7 @@ from pumice.operators.gemm_w4.spec import dense_weight as dense_w4
 from pumice.operators.gemm_w8.spec import dense_weight as dense_w8
 from pumice.quantization import FORMATS, AffineWeight, QuantFormat, get_format
 from pumice.quantization.pack import dequantize
+from pumice.runtime.gpu_weights import _chunk
 from pumice.targets import get_target
 
 N, K = 10, 256
@@ -72,4 +73,22 @@ def test_records_of_made_up_weights() -> None:
     assert rows["a.weight.w"].fill is None
     assert rows["a.weight.scales"].fill == pytest.approx(3.46 / (15 * K**0.5))
     (vector,) = made(get_format("f32"), (K,)).records()
-    assert vector.fill == 1.0 and vector.dtype == "float32"
+    assert vector.fill == 1.0 and vector.dtype == "float32" and not vector.signs
+
+
+@pytest.mark.parametrize("fmt", ["q4f16_1", "q4_0", "q4_1"])
+def test_made_up_weights_have_no_mean(fmt: str) -> None:
+    """Else every token's activations are nearly the same."""
+    rows, groups = 512, 64
+    record = {r.name: r for r in made(get_format(fmt), (rows, 32 * groups)).records()}
+    shape = (rows, groups)
+    scales = _chunk(record["a.weight.scales"], 2 * rows * groups).view(np.float16).reshape(shape)
+    codes = np.random.default_rng(1).integers(0, 16, (rows, groups, 32))
+    if "a.weight.mins" in record:
+        mins = _chunk(record["a.weight.mins"], 2 * rows * groups).view(np.float16).reshape(shape)
+        weight = codes * scales[..., None] + mins[..., None]
+    else:
+        weight = (codes - get_format(fmt).zero) * scales[..., None].astype(np.float32)
+    assert abs(weight.mean()) < 0.02 * weight.std()
+    products = weight.reshape(rows, -1).astype(np.float64).sum(axis=1)  # of ones
+    assert abs(products.mean()) < 0.2 * products.std()

@@ -138,9 +138,12 @@ def _chunk(record: WeightRecord, size: int) -> npt.NDArray[np.uint8]:
     """`size` bytes of the fill, of random floats, or of random bits; the same for one name."""
     dtype = numpy_dtype(record.dtype)
     count = size // dtype.itemsize
-    if record.fill is not None:
-        return np.full(count, record.fill, np.float64).astype(dtype).view(np.uint8)
     generator = np.random.default_rng(list(record.name.encode()))
+    if record.fill is not None:
+        filled = np.full(count, record.fill)
+        if record.signs:
+            filled *= generator.choice([-1.0, 1.0], count)
+        return filled.astype(dtype).view(np.uint8)
     if dtype.kind in "iu":
         return np.frombuffer(generator.bytes(size), np.uint8)
     values = generator.standard_normal(count, dtype=np.float32) * np.float32(_SPREAD)
