@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate
+from pumice.operators.gemm.common_triton import activate, next_may_begin, wait_front
 from pumice.operators.triton.float8_triton import decode_e4m3_wide
 
 
@@ -14,13 +14,14 @@ def gemv(
     N, K, stride_xb, stride_xm, stride_wb, stride_wn, stride_rb, stride_rm, stride_ob, stride_om,
     M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, VECTOR: tl.constexpr,
     EVEN_K: tl.constexpr, ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program, BN rows of w against all M rows of x.
 
     Products of VECTOR neighbours, which one lane loaded together, are added at once; lanes meet
     only after the last block of K.
     """
+    wait_front(EARLY)
     batch = tl.program_id(1).to(tl.int64)
     col0 = tl.program_id(0) * BN
     near = tl.minimum(tl.arange(0, BN), N - 1 - col0)
@@ -51,6 +52,7 @@ def gemv(
         sums = new
         w_tile += BK
         x_at += BK
+    next_may_begin(EARLY)
     cols = col0 + tl.arange(0, BN)
     mask = cols < N
     for m in tl.static_range(M):

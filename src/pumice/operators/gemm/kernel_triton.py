@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import finish, spread, tile_of
+from pumice.operators.gemm.common_triton import finish, next_may_begin, spread, tile_of, wait_front
 from pumice.operators.triton.float8_triton import decode_e4m3
 
 
@@ -17,14 +17,16 @@ def gemm_tile(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
     DIES: tl.constexpr, EVEN_K: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
     ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program, one tile [BM, BN], or one slice of K of one.
 
     With SPLIT the first `whole` programs do whole tiles; of the tiles after those, `split` programs
     each do `slice_k` of K and leave their sums in partial [tiles, split, BM, BN]. UPCAST: 8-bit
-    floats are multiplied as float16, which holds all their values.
+    floats are multiplied as float16, which holds all their values. EARLY: it begins before the
+    launch in front has ended.
     """
+    wait_front(EARLY)
     pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
     tiles_m = tl.cdiv(M, BM)
@@ -73,6 +75,7 @@ def gemm_tile(
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
         x_at += BK
         w_at += BK
+    next_may_begin(EARLY)
 
     rows = row0 + tl.arange(0, BM)
     cols = col0 + tl.arange(0, BN)
@@ -96,12 +99,14 @@ def gemm_reduce(
     x_scale, w_scale, bias, residual, out, partial,
     M, N, stride_rb, stride_rm, stride_ob, stride_om, whole, split,
     BM: tl.constexpr, BN: tl.constexpr, RM: tl.constexpr, GROUP_M: tl.constexpr,
-    ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
+    ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Adds the slices of a split tile, always in the same order, and finishes it.
 
     A program does RM rows of a tile: grid (tiles that were split, chunks of RM rows, batch).
     """
+    wait_front(EARLY)
+    next_may_begin(EARLY)
     index = tl.program_id(0)
     chunk = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pumice.operators.gemm import tiles
@@ -17,10 +17,13 @@ from pumice.operators.triton.plan import (
     Plan,
     Problem,
     TensorSpec,
+    begins_early,
     cdiv,
     next_power_of_2,
 )
 from pumice.targets import Target
+
+_EARLY_ROWS = 128
 
 
 def on_vector_unit(product: Product, target: Target) -> bool:
@@ -65,6 +68,12 @@ def tile_launches(
         "BM": bm, "BN": bn, "BK": bk, "GROUP_M": group, 
         "DIES": dies(target), "EVEN_K": product.K % bk == 0, "SPLIT": tail > 0,
     } | dict(own_constants)  # fmt: skip
+    early = bool(config.get("early"))
+    if "EARLY" in kernel.arg_names:
+        constants["EARLY"] = early
+    options = tiles.options(config, target)
+    if early:
+        options = {"cuda": {**options.get("cuda", {}), "launch_pdl": True}}
     workspaces = {}
     if tail:
         kind = "int32" if product.dtype == "int8" else "float32"
@@ -76,11 +85,11 @@ def tile_launches(
         Launch(
             kernel, (whole + tail * split, product.B, 1), arguments, constants,
             num_warps=config["warps"], num_stages=config["stages"],
-            options=tiles.options(config, target),
+            options=options,
         )
     ]  # fmt: skip
     if tail:
-        launches.append(_reduction(product, arguments, constants, tail))
+        launches.append(_reduction(product, arguments, {**constants, "EARLY": early}, tail))
     return Plan(tuple(launches), workspaces)
 
 
@@ -96,6 +105,7 @@ def _reduction(
         gemm_reduce, (tail, cdiv(used, rows), product.B),
         {name: value for name, value in arguments.items() if name in names},
         {**shared, "RM": rows}, num_warps=4 if rows * bn >= 512 else 1, num_stages=1,
+        options={"cuda": {"launch_pdl": True}} if constants["EARLY"] else {},
     )  # fmt: skip
 
 
@@ -125,20 +135,36 @@ class DenseVector(Vector):
         constants = product.constants() | {
             "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
             "EVEN_K": product.K % config["BK"] == 0, "UPCAST": bitwise(product.dtype, target),
+            "EARLY": bool(config.get("early")),
         }  # fmt: skip
         launch = Launch(
             gemv, (cdiv(product.N, config["BN"]), product.B, 1), product.arguments(), constants,
             num_warps=config["warps"], num_stages=1,
+            options={"cuda": {"launch_pdl": True}} if config.get("early") else {},
         )  # fmt: skip
         return Plan((launch,))
+
+
+def early_too(configs: Sequence[Config], problem: Problem, target: Target) -> Sequence[Config]:
+    """Candidates, and for few rows the best of them that begin early, where the GPU has that: it
+    hides what a launch takes, a microsecond."""
+    if not begins_early(target) or problem["x"].shape[-2] > _EARLY_ROWS:
+        return configs
+    return [*configs, *({**config, "early": 1} for config in configs[:8])]
 
 
 class GemmTiled(Dense, Tiled):
     name = "gemm.triton.tiled"
 
+    def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
+        return early_too(super().configs(problem, target), problem, target)
+
 
 class GemmSplitK(Dense, SplitK):
     name = "gemm.triton.split_k"
+
+    def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
+        return early_too(super().configs(problem, target), problem, target)
 
 
 class GemmStreamK(Dense, StreamK):
@@ -147,3 +173,6 @@ class GemmStreamK(Dense, StreamK):
 
 class GemmVector(DenseVector):
     name = "gemm.triton.gemv"
+
+    def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
+        return early_too(super().configs(problem, target), problem, target)

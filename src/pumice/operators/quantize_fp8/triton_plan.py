@@ -20,6 +20,7 @@ from pumice.operators.triton.plan import (
     Plan,
     Problem,
     TensorSpec,
+    begins_early,
     cdiv,
     next_power_of_2,
 )
@@ -104,11 +105,6 @@ def row_arguments(problem: Problem) -> tuple[dict[str, str | int | float], dict[
     else:
         constants["scales"] = None
     return arguments, constants
-
-
-def begins_early(target: Target) -> bool:
-    """Whether the GPU can start a launch before the one in front of it has ended."""
-    return target.matrix_unit in ("wgmma", "tcgen05")
 
 
 def with_early(configs: Sequence[Config], target: Target) -> list[Config]:

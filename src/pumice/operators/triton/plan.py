@@ -169,6 +169,12 @@ class Plan:
     product: ProductStep | None = None
 
 
+def begins_early(target: Target) -> bool:
+    """Whether a GPU can start a launch before the one in front of it has ended (CUDA's programmatic
+    launches, from Hopper on)."""
+    return target.matrix_unit in ("wgmma", "tcgen05")
+
+
 class TritonKernel(Protocol):
     """One way to compute an operator on GPUs. Instances hold no state."""
 
