@@ -58,3 +58,26 @@ def test_every_candidate_fits_shared_memory(kind: str) -> None:
                 bytes_needed = max(stages, 1) * (config["BM"] + config["BN"]) * config["BK"] * 2
                 assert bytes_needed < target.shared_bytes
                 assert config["warps"] * target.wave <= 1024
+
+
+@pytest.mark.parametrize(("kind", "m"), [("tiled", 16), ("split_k", 64), ("gemv", 1)])
+def test_beginning_early(kind: str, m: int) -> None:
+    """All is read after the launch in front is done; the one behind may come after the products."""
+    target = next(t for t in GPU_TARGETS if t.name == "sm_90")
+    problem = gemm(m, 4096, 4096)
+    config = next(c for c in KERNELS[kind].configs(problem, target) if c.get("early"))
+    for binary in check_plan(KERNELS[kind], problem, target, config, matrix=kind != "gemv"):
+        assert binary.metadata.launch_pdl
+        before, wait, after = binary.assembly.partition("griddepcontrol.wait")
+        assert wait and "griddepcontrol.launch_dependents" in after
+        for reads in ("ld.global", "cp.async", "st.global"):
+            assert reads not in before
+    last = binary.assembly.rpartition("griddepcontrol.launch_dependents")[2]
+    assert "mma" not in last and "st.global" in last
+
+
+def test_nobody_else_begins_early() -> None:
+    for target in GPU_TARGETS:
+        if target.matrix_unit not in ("wgmma", "tcgen05"):
+            found = KERNELS["tiled"].configs(gemm(16, 4096, 4096), target)
+            assert not any(config.get("early") for config in found), target.name

@@ -62,3 +62,19 @@ def test_dequantize(target: Target) -> None:
 def test_other_activations(activation: str) -> None:
     x = {"x": TensorSpec((4096, 2048), "float16")}
     _compile(ACTIVATION, {"activation": activation}, x, get_target("gfx1100"))
+
+
+@pytest.mark.parametrize("mode", ["tensor", "token"])
+def test_beginning_early(mode: str) -> None:
+    """Nothing is read or written until the launch in front is done, but x a second time."""
+    target = get_target("sm_90")
+    attrs = {"quantize": mode, "out_dtype": "float8_e4m3fn"}
+    problem = problem_of(SPEC, attrs, {"x": TensorSpec(WIDE, "bfloat16")})
+    for kernel in triton_kernels_of("quantize_fp8"):
+        if kernel.supports(problem, target) is not None:
+            continue
+        for index, binary in enumerate(compiled(kernel, problem, target)):
+            assert binary.metadata.launch_pdl
+            before, wait, after = binary.assembly.partition("griddepcontrol.wait")
+            assert wait and "st.global" in after and "st.global" not in before
+            assert ("ld.global" in before) == (index == 1)
