@@ -17,14 +17,18 @@ def gemm_tile(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
     DIES: tl.constexpr, EVEN_K: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
     ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
-    UPCAST: tl.constexpr,
+    UPCAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One program, one tile [BM, BN], or one slice of K of one.
+    """One program, one tile [BM, BN], or one slice of K of one. EARLY: a programmatic launch, begun
+    before the one in front has ended.
 
     With SPLIT the first `whole` programs do whole tiles; of the tiles after those, `split` programs
     each do `slice_k` of K and leave their sums in partial [tiles, split, BM, BN]. UPCAST: 8-bit
     floats are multiplied as float16, which holds all their values.
     """
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
     tiles_m = tl.cdiv(M, BM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pumice.operators.gemm import tiles
@@ -21,6 +21,10 @@ from pumice.operators.triton.plan import (
     next_power_of_2,
 )
 from pumice.targets import Target
+
+_SHORT = 2**33  # multiplications with additions, about 25 µs of a Hopper
+_LEAST_ROWS = 128  # from which on a short product is tried with an early begin
+_EARLY = 8
 
 
 def on_vector_unit(product: Product, target: Target) -> bool:
@@ -64,6 +68,7 @@ def tile_launches(
     constants: dict[str, Any] = product.constants() | {
         "BM": bm, "BN": bn, "BK": bk, "GROUP_M": group, 
         "DIES": dies(target), "EVEN_K": product.K % bk == 0, "SPLIT": tail > 0,
+        "EARLY": bool(config.get("early")),
     } | dict(own_constants)  # fmt: skip
     workspaces = {}
     if tail:
@@ -134,7 +139,22 @@ class DenseVector(Vector):
 
 
 class GemmTiled(Dense, Tiled):
+    """config "early", for products that take little longer than a launch: begins before the launch
+    in front of it has ended."""
+
     name = "gemm.triton.tiled"
+
+    def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
+        found = list(super().configs(problem, target))
+        product = of_problem(problem)
+        work = product.M * product.N * product.K
+        if target.matrix_unit != "wgmma" or product.M < _LEAST_ROWS or work > _SHORT:
+            return found
+        shapes: dict[Any, Config] = {}
+        for config in found:
+            names = ("BM", "BN", "BK", "warps", "stages")
+            shapes.setdefault(tuple(config[name] for name in names), {**config, "early": 1})
+        return [*found, *list(shapes.values())[:_EARLY]]
 
 
 class GemmSplitK(Dense, SplitK):

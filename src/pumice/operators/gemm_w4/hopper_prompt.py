@@ -12,7 +12,8 @@ from pumice.targets import Target
 LEAST_TOKENS = 65
 _REGISTERS = 128  # of a lane, that is all that a unit has; groups of warps trade theirs
 _GROUPS = (32, 64, 128)
-_TILES = ((128, 256, 4), (256, 128, 4), (128, 128, 6))  # tokens, columns, stages
+# Tokens, columns, stages, places for two blocks of words.
+_TILES = ((256, 128, 4, 3), (128, 128, 6, 3), (128, 256, 3, 4), (256, 128, 3, 8))
 
 
 class Prompt:
@@ -53,11 +54,11 @@ class Prompt:
         more = problem["x"].dtype == "bfloat16" or "mins" in problem
         return [
             {
-                "BM": bm, "BN": bn, "stages": stages, "decoder": 120 if more else 104,
-                "early": early,
+                "BM": bm, "BN": bn, "stages": stages, "ahead": ahead,
+                "decoder": 120 if more else 104, "early": early,
             }
             for early in (1, 0)
-            for bm, bn, stages in _TILES
+            for bm, bn, stages, ahead in _TILES
         ]  # fmt: skip
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -68,7 +69,7 @@ class Prompt:
             return Plan(())
         bm, bn = config["BM"], config["BN"]
         rows = cdiv(m, bm)
-        programs = rows * min(target.compute_units // rows, cdiv(n, bn) * (k // 64))
+        programs = rows * min(target.compute_units // rows, cdiv(n, bn) * (k // 128))
         optional = ("mins", "bias", "residual")
         arguments: dict[str, str | int | float] = {
             name: name for name in ("x", "w", "scales", "out", "partial", "flags", *optional)
@@ -84,7 +85,7 @@ class Prompt:
             "BM": bm, "BN": bn, "STAGES": config["stages"], "GROUP": int(problem.attrs["group"]),
             "ZERO": int(problem.attrs.get("zero", 0)), "BRAIN": problem["x"].dtype == "bfloat16",
             "EARLY": bool(config["early"]), "ACTIVATION": "none",
-            "DECODER": config["decoder"],
+            "DECODER": config["decoder"], "AHEAD": config["ahead"],
         }  # fmt: skip
         early = {"launch_pdl": True} if config["early"] else {}
         launch = Launch(
@@ -92,7 +93,7 @@ class Prompt:
             options={"cuda": {"maxnreg": _REGISTERS, **early}}, scratch="descriptors",
         )  # fmt: skip
         workspaces = {
-            "descriptors": TensorSpec((programs, 128), "int8"),
+            "descriptors": TensorSpec((programs, 2 * 128), "int8"),
             "partial": TensorSpec((programs, bm, bn), "float32"),
             "flags": TensorSpec((programs, bm // 64), "int32"),
         }
