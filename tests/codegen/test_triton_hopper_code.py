@@ -69,7 +69,7 @@ def test_dense_begins_early() -> None:
 
 @pytest.mark.parametrize(("dtype", "offset"), [("float16", ""), ("bfloat16", "mins")])
 def test_decoded_by_warps_of_their_own(dtype: str, offset: str) -> None:
-    """A lane reads 16 bytes of codes and stores 16 bytes of weights at a time."""
+    """Words come by the accelerator; a lane reads 16 bytes of codes and stores 16 of weights."""
     _, attrs, inputs = bench_problem(512, 4096, 11008, 32, offset, dtype, "rows")
     problem = make_problem(get_spec("gemm_w4"), attrs, inputs)
     config = next(c for c in PROMPT.configs(problem, HOPPER) if c["BM"] == 256)
@@ -78,7 +78,9 @@ def test_decoded_by_warps_of_their_own(dtype: str, offset: str) -> None:
     kind = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     assert f"wgmma.mma_async.sync.aligned.m64n128k16.f32.{kind}" in binary.assembly
     assert "fence.proxy.async.shared::cta" in binary.assembly
-    assert "ld.global.v4.b32" in binary.assembly and "st.shared.v4.b32" in binary.assembly
+    text = binary.assembly
+    assert "ld.shared.v4.b32" in text and "st.shared.v4.b32" in text
+    assert "ld.global.v4" not in text.replace("ld.global.cg.v4", "")
 
 
 @pytest.mark.parametrize(

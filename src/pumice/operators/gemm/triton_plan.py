@@ -68,7 +68,6 @@ def tile_launches(
     constants: dict[str, Any] = product.constants() | {
         "BM": bm, "BN": bn, "BK": bk, "GROUP_M": group, 
         "DIES": dies(target), "EVEN_K": product.K % bk == 0, "SPLIT": tail > 0,
-        "EARLY": bool(config.get("early")),
     } | dict(own_constants)  # fmt: skip
     workspaces = {}
     if tail:
@@ -116,6 +115,7 @@ class Dense(Family):
         own = {
             "PRECISION": precision(product.problem, target),
             "UPCAST": upcasts(product.dtype, target),
+            "EARLY": bool(config.get("early")),
         }
         return tile_launches(gemm_tile, product, target, config, whole, own)
 
