@@ -16,6 +16,7 @@ from pumice.dtypes import numpy_dtype
 from pumice.operators.base import OperatorSpec
 from pumice.operators.gemm.hopper_plan import GemmSpecialized, GemmStreamed
 from pumice.operators.gemm.spec import SPEC
+from pumice.operators.gemm.stretches import units_of
 from pumice.operators.gemm_w4.hopper_prompt import Prompt
 from pumice.operators.gemm_w4.spec import SPEC as W4
 from pumice.operators.gemm_w4.spec import make_weight
@@ -86,6 +87,15 @@ def test_whole_tiles(units: int, case: Any, bn: int) -> None:
 def test_shared_blocks(units: int, case: Any, bn: int) -> None:
     attrs, inputs = _dense(*case)
     _check(SPEC, GemmStreamed(), attrs, inputs, units, BN=bn, early=0)
+
+
+def test_whole_tiles_where_they_are_done_first() -> None:
+    for strips, blocks, most in ((32, 172, 33), (32, 64, 66), (96, 64, 4), (5, 3, 7), (1, 1, 132)):
+        units = units_of(strips, blocks, most)
+        assert 1 <= units <= min(most, strips * blocks)
+        assert units == min(most, strips * blocks) or strips % units == 0
+    assert units_of(32, 172, 33) == 32
+    assert units_of(20, 216, 33) == 33
 
 
 def test_nothing_to_share() -> None:

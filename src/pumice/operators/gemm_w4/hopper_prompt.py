@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pumice.operators.gemm.stretches import units_of
 from pumice.operators.gemm_w4.triton_plan import gemm_reason
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
@@ -69,7 +70,9 @@ class Prompt:
             return Plan(())
         bm, bn = config["BM"], config["BN"]
         rows = cdiv(m, bm)
-        programs = rows * min(target.compute_units // rows, cdiv(n, bn) * (k // 128))
+        strips = cdiv(n, bn)
+        most = min(target.compute_units // rows, strips * (k // 128))
+        units = units_of(strips, k // 64, most)
         optional = ("mins", "bias", "residual")
         arguments: dict[str, str | int | float] = {
             name: name for name in ("x", "w", "scales", "out", "partial", "flags", *optional)
@@ -88,6 +91,7 @@ class Prompt:
             "DECODER": config["decoder"], "AHEAD": config["ahead"],
         }  # fmt: skip
         early = {"launch_pdl": True} if config["early"] else {}
+        programs = rows * units
         launch = Launch(
             prompt, (programs, 1, 1), arguments, constants, num_warps=4, num_stages=1,
             options={"cuda": {"maxnreg": _REGISTERS, **early}}, scratch="descriptors",
