@@ -30,8 +30,7 @@ def _check(
 ) -> np.ndarray:
     problem = make_problem(spec, attrs, inputs)
     target = replace(HOPPER, compute_units=units)
-    reason = kernel.supports(problem, target)
-    assert reason is None or "no device has checked" in reason, reason
+    assert kernel.supports(problem, target) is None, kernel.supports(problem, target)
     chosen = next(
         c
         for c in kernel.configs(problem, target)
@@ -105,7 +104,7 @@ def test_nothing_to_share() -> None:
     assert "no two share a row" in str(reason)
 
 
-@pytest.mark.parametrize("tile", [(128, 256), (256, 128), (128, 128)], ids=str)
+@pytest.mark.parametrize("tile", [(256, 128), (128, 128)], ids=str)
 @pytest.mark.parametrize(
     ("units", "case"),
     [
@@ -125,4 +124,4 @@ def test_decoded_on_the_way(units: int, case: Any, tile: tuple[int, int]) -> Non
     if m == 130:
         inputs["bias"] = rng.standard_normal(n).astype(numpy_dtype(dtype))
     attrs = {"group": group, "zero": 0 if offset else 7, "packing": "rows"}
-    _check(W4, Prompt(), attrs, inputs, units, BM=tile[0], BN=tile[1], early=1)
+    _check(W4, Prompt(), attrs, inputs, units, BM=tile[0], BN=tile[1], ahead=0)

@@ -13,14 +13,14 @@ from pumice.targets import Target
 LEAST_TOKENS = 65
 _REGISTERS = 128  # of a lane, that is all that a unit has; groups of warps trade theirs
 _GROUPS = (32, 64, 128)
-# Tokens, columns, stages, places for two blocks of words.
-_TILES = ((256, 128, 4, 3), (128, 128, 6, 3), (128, 256, 3, 4), (256, 128, 3, 8))
+_TILES = ((256, 128, 4), (128, 128, 6))  # tokens, columns, stages
 
 
 class Prompt:
     """Weights packed in "rows", decoded by warps of their own on their way to the matrix units.
     config: tokens and columns of a tile, stages of the ring, registers of a lane that decodes,
-    whether it begins before the launch in front of it has ended (programmatic launches)."""
+    blocks that words come to the second cache before they are read, whether it begins before the
+    launch in front of it has ended (programmatic launches)."""
 
     name = "gemm_w4.triton.prompt"
 
@@ -58,8 +58,8 @@ class Prompt:
                 "BM": bm, "BN": bn, "stages": stages, "ahead": ahead,
                 "decoder": 120 if more else 104, "early": early,
             }
-            for early in (1, 0)
-            for bm, bn, stages, ahead in _TILES
+            for early, ahead in ((1, 16), (1, 0))
+            for bm, bn, stages in _TILES
         ]  # fmt: skip
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -97,7 +97,7 @@ class Prompt:
             options={"cuda": {"maxnreg": _REGISTERS, **early}}, scratch="descriptors",
         )  # fmt: skip
         workspaces = {
-            "descriptors": TensorSpec((programs, 2 * 128), "int8"),
+            "descriptors": TensorSpec((programs, 128), "int8"),
             "partial": TensorSpec((programs, bm, bn), "float32"),
             "flags": TensorSpec((programs, bm // 64), "int32"),
         }

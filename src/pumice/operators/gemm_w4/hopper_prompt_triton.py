@@ -1,10 +1,10 @@
 # mypy: ignore-errors
 """4-bit products of many tokens on Hopper, in Gluon: four warps decode, eight multiply.
 
-As `gemm_streamed`, but what the tensor memory accelerator brings is x, a block of K ahead of each
-buffer that is free, and words packed in "rows", two blocks (64 bytes of a row) at a time and far
-ahead. A group of four warps takes words from their ring and puts weights of 16 bits into that of
-the matrix units. A weight is decoded once for each 128 or 256 tokens, and never written to memory.
+As `gemm_streamed`, but only x comes through the tensor memory accelerator. A group of four warps
+reads words packed in "rows" two blocks (64 bytes of a row) ahead, and puts weights of 16 bits into
+the ring of buffers while the matrix units work on those before. A weight is decoded once for each
+128 or 256 tokens, and never written to memory.
 """
 
 from triton.experimental import gluon
@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from pumice.operators.gemm.hopper_stream_triton import share_of, streamed_consumer
 from pumice.operators.gemm.hopper_triton import after, async_load, begin_early
-from pumice.operators.gemm_w4.hopper_operand_triton import decoded, halves
+from pumice.operators.gemm_w4.hopper_operand_triton import decoded
 
 
 @gluon.constexpr_function
@@ -23,18 +23,9 @@ def _beyond(BN):
 
 
 @gluon.constexpr_function
-def _pair_layout(BN):
-    """Of words [BN, 16]: a lane has 16 bytes of a row's first block and 16 of its second."""
-    return gl.DistributedLinearLayout(
-        [[0, 1], [0, 2], [0, 8], *([row, 0] for row in _beyond(BN))],
-        [[0, 4], [1, 0], [2, 0], [4, 0], [8, 0]], [[16, 0], [32, 0]], [], [BN, 16],
-    )  # fmt: skip
-
-
-@gluon.constexpr_function
 def _block_layout(BN):
-    """Of a block's words [BN, 2, 4] in the same lanes: what eight lanes store of them as weights
-    lies in all banks."""
+    """Of a block's words [BN, 2, 4]: a lane has 16 bytes of a row, and what eight lanes store of
+    them as weights lies in all banks."""
     return gl.DistributedLinearLayout(
         [[0, 0, 1], [0, 0, 2], *([row, 0, 0] for row in _beyond(BN))],
         [[0, 1, 0], [1, 0, 0], [2, 0, 0], [4, 0, 0], [8, 0, 0]], [[16, 0, 0], [32, 0, 0]], [],
@@ -43,22 +34,34 @@ def _block_layout(BN):
 
 
 @gluon.jit
-def _rows_at(col0, N, scale_columns, BN: gl.constexpr, PAIRS: gl.constexpr):
-    """Where rows [BN, 1] of scales begin; beyond N the last one's."""
-    rows = gl.minimum(col0 + gl.arange(0, BN, gl.SliceLayout(1, PAIRS)), N - 1)
-    return (rows * scale_columns)[:, None]
+def _rows_at(col0, N, words, scale_columns, BN: gl.constexpr, PAIRS: gl.constexpr):
+    """Where rows [BN, 1] of words and of scales begin; beyond N the last one's."""
+    rows = gl.minimum(col0 + gl.arange(0, BN, gl.SliceLayout(1, PAIRS)), N - 1)[:, None]
+    return rows * words, rows * scale_columns
 
 
 @gluon.jit
-def _scales_of(scales, mins, rows_at, block, GROUP: gl.constexpr, PAIRS: gl.constexpr):
-    """Scales and minima [BN, 2] of a block of 64 along K."""
-    half = gl.arange(0, 2, gl.SliceLayout(0, PAIRS))[None, :]
-    at = rows_at + (block * 64 + half * 32) // GROUP
+def _fetch(w, scales, mins, words_at, scales_at, block, GROUP: gl.constexpr, LAYOUT: gl.constexpr):
+    """Words [BN, 2, 4] of a block of 64 along K, and scales and minima [BN, 2] of its halves."""
+    half = gl.arange(0, 2, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :]
+    four = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
+    at = words_at + (block * 8 + half * 4)
+    word = gl.load(w + (gl.expand_dims(at, 2) + four))
+    at = scales_at + (block * 64 + half * 32) // GROUP
     scale = gl.load(scales + at)
     minimum = scale
     if mins is not None:
         minimum = gl.load(mins + at)
-    return scale, minimum
+    return word, scale, minimum
+
+
+@gluon.jit
+def _announce(w, words_at, block):
+    """Brings words [BN, 1] from memory to the second cache, ahead of those that read them."""
+    gl.inline_asm_elementwise(
+        "{ prefetch.global.L2 [$1]; mov.b32 $0, 0; }",
+        "=r,l", [(w + (words_at + block * 8)).to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -68,8 +71,6 @@ def _put(
     MINS: gl.constexpr,
 ):  # fmt: skip
     """A block's words as weights in the next buffer that is free."""
-    layout: gl.constexpr = _block_layout(BN)
-    word = gl.convert_layout(gl.reshape(word, (BN, 2, 4)), layout, assert_trivial=True)
     less = None
     if MINS:
         less = gl.expand_dims(minimum, 2)
@@ -86,21 +87,19 @@ def _put(
 
 @gluon.jit
 def _decoder(
-    scales, mins, w_smem, b_smem, w_full, w_empty, full, empty, N, tiles_m, blocks, steps,
-    scale_columns,
-    BN: gl.constexpr, AHEAD: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
+    w, scales, mins, b_smem, full, empty, N, tiles_m, blocks, steps, words, scale_columns,
+    BN: gl.constexpr, STAGES: gl.constexpr, AHEAD: gl.constexpr, GROUP: gl.constexpr,
     ZERO: gl.constexpr, BRAIN: gl.constexpr,
 ):  # fmt: skip
-    PAIRS: gl.constexpr = gl.SliceLayout(2, _block_layout(BN))
+    layout: gl.constexpr = _block_layout(BN)
+    PAIRS: gl.constexpr = gl.SliceLayout(2, layout)
     MINS: gl.constexpr = mins is not None
     _, first, last = share_of(tiles_m, steps, 2)
     col0 = first // blocks * BN
     block = first % blocks
-    rows_at = _rows_at(col0, N, scale_columns, BN, PAIRS)
-    scale0, min0 = _scales_of(scales, mins, rows_at, block, GROUP, PAIRS)
-    scale1, min1 = _scales_of(scales, mins, rows_at, block + 1, GROUP, PAIRS)
-    place = 0
-    turn = 0
+    words_at, scales_at = _rows_at(col0, N, words, scale_columns, BN, PAIRS)
+    word0, scale0, min0 = _fetch(w, scales, mins, words_at, scales_at, block, GROUP, layout)
+    word1, scale1, min1 = _fetch(w, scales, mins, words_at, scales_at, block + 1, GROUP, layout)
     stage = 0
     phase = 1
     for _ in range(first, last, 2):
@@ -108,44 +107,23 @@ def _decoder(
         if block == blocks:
             block = 0
             col0 += BN
-            rows_at = _rows_at(col0, N, scale_columns, BN, PAIRS)
-        next0, less0 = _scales_of(scales, mins, rows_at, block, GROUP, PAIRS)
-        next1, less1 = _scales_of(scales, mins, rows_at, block + 1, GROUP, PAIRS)
-        mbarrier.wait(w_full.index(place), turn)
-        words = w_smem.index(place).load(_pair_layout(BN))
-        mbarrier.arrive(w_empty.index(place), count=1)
-        place, turn = after(place, turn, AHEAD)
-        word0, word1 = halves(words, BN, 1, 8)
+            words_at, scales_at = _rows_at(col0, N, words, scale_columns, BN, PAIRS)
+        word2, scale2, min2 = _fetch(w, scales, mins, words_at, scales_at, block, GROUP, layout)
+        word3, scale3, min3 = _fetch(w, scales, mins, words_at, scales_at, block + 1, GROUP, layout)
+        if AHEAD > 0:
+            _announce(w, words_at, gl.minimum(block + AHEAD, blocks - 2))
         stage, phase = _put(
             word0, scale0, min0, b_smem, full, empty, stage, phase, BN, STAGES, ZERO, BRAIN, MINS
         )
         stage, phase = _put(
             word1, scale1, min1, b_smem, full, empty, stage, phase, BN, STAGES, ZERO, BRAIN, MINS
         )
-        scale0 = next0
-        scale1 = next1
-        min0 = less0
-        min1 = less1
-
-
-@gluon.jit
-def _load_words(
-    w, w_smem, w_full, w_empty, tiles_m, blocks, steps, BN: gl.constexpr, AHEAD: gl.constexpr
-):
-    _, first, last = share_of(tiles_m, steps, 2)
-    col0 = first // blocks * BN
-    block = first % blocks
-    place = 0
-    turn = 1
-    for _ in range(first, last, 2):
-        mbarrier.wait(w_empty.index(place), turn)
-        mbarrier.expect(w_full.index(place), BN * 64)
-        async_load(w, [col0, block * 8], w_full.index(place), w_smem.index(place))
-        block += 2
-        if block == blocks:
-            block = 0
-            col0 += BN
-        place, turn = after(place, turn, AHEAD)
+        word0 = word2
+        word1 = word3
+        scale0 = scale2
+        scale1 = scale3
+        min0 = min2
+        min1 = min3
 
 
 @gluon.jit
@@ -174,26 +152,19 @@ def prompt(
     EARLY: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """x [M, K], w int32[N, K/8] packed in "rows", scales and mins float16[N, K/GROUP]. K is a
-    multiple of 128. STAGES buffers of a block of x and w, AHEAD ones of two blocks of words;
-    the rest is as in `gemm_streamed`."""
+    multiple of 128; the rest is as in `gemm_streamed`. AHEAD: blocks that words come
+    to the second cache before they are read, 0 for none. DECODER: registers of a lane that
+    decodes."""
     begin_early(EARLY)
     lines: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    few: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=32, rank=2)
     a_smem = gl.allocate_shared_memory(x.dtype.element_ty, [STAGES, BM, 64], lines)
     b_smem = gl.allocate_shared_memory(x.dtype.element_ty, [STAGES, BN, 64], lines)
-    w_smem = gl.allocate_shared_memory(gl.int32, [AHEAD, BN, 16], few)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    w_full = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
-    w_empty = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=2)
         mbarrier.init(empty.index(i), count=2)
-    for i in gl.static_range(AHEAD):
-        mbarrier.init(w_full.index(i), count=1)
-        mbarrier.init(w_empty.index(i), count=1)
     x_rows = tma.make_tensor_descriptor(x, [M, K], [stride_xm, 1], [BM, 64], lines)
-    w_rows = tma.make_tensor_descriptor(w, [N, words], [words, 1], [BN, 16], few)
     tiles_m = gl.cdiv(M, BM)
     blocks = K // 64
     steps = gl.cdiv(N, BN) * blocks
@@ -205,11 +176,10 @@ def prompt(
             (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty,
                                  M, N, stride_rm, stride_om, tiles_m, blocks, steps,
                                  BM // 2, BM, BN, 128, 2, STAGES, ACTIVATION)),
-            (_decoder, (scales, mins, w_smem, b_smem, w_full, w_empty, full, empty, N, tiles_m,
-                        blocks, steps, scale_columns, BN, AHEAD, STAGES, GROUP, ZERO, BRAIN)),
+            (_decoder, (w, scales, mins, b_smem, full, empty, N, tiles_m, blocks, steps, words,
+                        scale_columns, BN, STAGES, AHEAD, GROUP, ZERO, BRAIN)),
             (_load_x, (x_rows, a_smem, full, empty, tiles_m, blocks, steps, STAGES)),
-            (_load_words, (w_rows, w_smem, w_full, w_empty, tiles_m, blocks, steps, BN, AHEAD)),
         ],
-        [4, 4, 1, 1],
-        [(488 - DECODER) // 2, DECODER, 24, 24],
+        [4, 4, 1],
+        [(488 - DECODER) // 2, DECODER, 24],
     )  # fmt: skip
