@@ -14,7 +14,6 @@ from pumice.operators.gemm.specialized import cut
 from pumice.operators.gemm_w4.hopper_prompt import Prompt
 from pumice.operators.gemm_w4.spec import bench_problem
 from pumice.operators.registry import get_spec, triton_kernels_of
-from pumice.operators.triton.build import build_plan
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.targets import get_target
 
