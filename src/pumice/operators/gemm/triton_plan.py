@@ -154,7 +154,9 @@ class GemmTiled(Dense, Tiled):
         for config in found:
             names = ("BM", "BN", "BK", "warps", "stages")
             shapes.setdefault(tuple(config[name] for name in names), {**config, "early": 1})
-        return [*found, *list(shapes.values())[:_EARLY]]
+        early = list(shapes.values())[:_EARLY]
+        halves = [{**c, "group": c["group"] // 2} for c in early if c["group"] > 1]
+        return [*found, *early, *halves]
 
 
 class GemmSplitK(Dense, SplitK):
