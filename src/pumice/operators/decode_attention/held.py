@@ -33,7 +33,7 @@ class HeldAttention:
         if (reason := DecodeAttention().supports(problem, target)) is not None:
             return reason
         if target.matrix_unit not in ("wgmma", "tcgen05"):
-            return f"decode_attention: this kernel wants launches that begin early: not {target.name}"
+            return f"decode_attention: {target.name} has no launches that begin early"
         q, v, cache = problem["q"], problem["v"], problem["k_cache"]
         dim = q.shape[2]
         if dim != v.shape[2] or dim not in (64, 128, 256):

@@ -123,7 +123,9 @@ def held(
     new = rotate_columns(
         k_row, inside & own, k_weight, inverse_k, d, partner, cosine, sine, offset, D
     ).to(q.dtype.element_ty)
-    value = tl.load(v + sequence * stride_vt + kv_head * stride_vh + d, mask=own & (d < D), other=0.0)
+    value = tl.load(
+        v + sequence * stride_vt + kv_head * stride_vh + d, mask=own & (d < D), other=0.0
+    )
     query = query.to(tl.float32) * scale
     logit = tl.where(own, tl.sum(tl.sum(query * new.to(tl.float32), 1), 0), -1e30)
     column = first + tl.arange(0, BLOCK_N)

@@ -12,8 +12,8 @@ from pumice.targets import Target
 _ROWS = 16  # of a tile
 # (warps, stages, programs a compute unit), the favourites first.
 _SHAPES = (
-    (8, 5, 1), (8, 6, 1), (8, 4, 1), (8, 3, 1), (8, 4, 2), (8, 3, 2), (4, 6, 2), (4, 5, 2), (4, 8, 1),
-    (4, 4, 2), (16, 3, 1), (4, 10, 1), (16, 2, 1), (4, 4, 3),
+    (8, 5, 1), (8, 6, 1), (8, 4, 1), (8, 3, 1), (8, 4, 2), (8, 3, 2), (4, 6, 2), (4, 5, 2),
+    (4, 8, 1), (4, 4, 2), (16, 3, 1), (4, 10, 1), (16, 2, 1), (4, 4, 3),
 )  # fmt: skip
 _MOST_HELD = 3  # steps whose activations stay in registers
 
@@ -36,7 +36,7 @@ class Ring:
             return reason
         if target.matrix_unit != "wgmma":
             return f"fused_w4: this kernel is made for Hopper's shared memory, not {target.name}"
-        (m, k), n = problem["x"].shape, problem["w"].shape[0]
+        m, k = problem["x"].shape
         if m > 1:
             return f"fused_w4: {m} tokens; one here"
         if "zeros" in problem or "mins" in problem:
