@@ -68,6 +68,15 @@ def _copy(
 
 
 @gluon.jit
+def _here(value):
+    """The same number, computed where it stands: what follows from it is not kept in registers
+    from tile to tile."""
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [value], dtype=gl.int32, is_pure=False, pack=1
+    )  # fmt: skip
+
+
+@gluon.jit
 def _normed(
     x, gain, K, eps, shared, STEPS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
@@ -186,7 +195,7 @@ def ring(
             elif NORMED:
                 pairs = held_activations(x_shared, s, WARPS)
             else:
-                pairs = activations_of(x, s, GROUPS, WARPS)
+                pairs = activations_of(x, _here(s), GROUPS, WARPS)
             d0, d1, d2, d3 = eight_groups(words[0], words[1], pairs, WARPS)
             z0, z1 = offsets[s]
             if (s + 1) * 8 * WARPS > GROUPS:
