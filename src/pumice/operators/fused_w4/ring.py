@@ -15,7 +15,6 @@ _SHAPES = (
     (8, 5, 1), (8, 6, 1), (8, 4, 1), (8, 3, 1), (8, 4, 2), (8, 3, 2), (4, 6, 2), (4, 5, 2),
     (4, 8, 1), (4, 4, 2), (16, 3, 1), (4, 10, 1), (16, 2, 1), (4, 4, 3),
 )  # fmt: skip
-_REGISTERS = 65536  # of a Hopper's compute unit
 _MOST_HELD = 3  # steps whose activations stay in registers
 
 
@@ -94,9 +93,6 @@ class Ring:
             "HELD": bool(config["held"]), "STAGES": config["stages"], "WARPS": warps,
         }  # fmt: skip
         options: dict[str, Any] = {"launch_pdl": True} if config["early"] else {}
-        registers = _REGISTERS // (config["units"] * warps * target.wave) // 8 * 8
-        if registers < 128:
-            options["maxnreg"] = registers
         programs = min(tiles, target.compute_units * config["units"])
         launch = Launch(
             ring, (programs, 1, 1), arguments, constants,

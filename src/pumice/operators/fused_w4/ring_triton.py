@@ -92,6 +92,50 @@ def _normed(
 
 
 @gluon.jit
+def _before(residual, tile, N, LR: gl.constexpr):
+    """What rows g and g + 8 of a tile of the residual stream hold."""
+    L: gl.constexpr = gl.SliceLayout(1, LR)
+    if residual is not None:
+        g = tile * 16 + gl.arange(0, 8, layout=L)
+        a = gl.load(residual + g, mask=g < N, other=0.0)
+        b = gl.load(residual + g + 8, mask=g + 8 < N, other=0.0)
+    else:
+        a = gl.zeros((8,), gl.float32, L)
+        b = a
+    return a, b
+
+
+@gluon.jit
+def _finish(
+    sums_a, sums_b, tile, before_a, before_b, bias, residual, out, N, half,
+    GATED: gl.constexpr, LR: gl.constexpr,
+):  # fmt: skip
+    """Adds up what warps found of rows g and g + 8, and puts the results where they belong."""
+    a = gl.sum(sums_a.load(LR), 1) * 1048576.0
+    b = gl.sum(sums_b.load(LR), 1) * 1048576.0
+    lane = gl.arange(0, 8, layout=gl.SliceLayout(1, LR))
+    if GATED:
+        g = tile * 8 + lane
+        if bias is not None:
+            at = gl.minimum(g, half - 1)
+            a += gl.load(bias + at).to(gl.float32)
+            b += gl.load(bias + at + half).to(gl.float32)
+        value = a / (1.0 + gl.exp(-a)) * b
+        gl.store(out + g, value.to(out.dtype.element_ty), mask=g < half)
+    else:
+        g = tile * 16 + lane
+        if bias is not None:
+            a += gl.load(bias + gl.minimum(g, N - 1)).to(gl.float32)
+            b += gl.load(bias + gl.minimum(g + 8, N - 1)).to(gl.float32)
+        if residual is not None:
+            gl.store(residual + g, before_a + a, mask=g < N)
+            gl.store(residual + g + 8, before_b + b, mask=g + 8 < N)
+        else:
+            gl.store(out + g, a.to(out.dtype.element_ty), mask=g < N)
+            gl.store(out + g + 8, b.to(out.dtype.element_ty), mask=g + 8 < N)
+
+
+@gluon.jit
 def ring(
     x,
     norm_weight,
@@ -167,6 +211,13 @@ def ring(
             held += (pairs,)
         z0, z1, _, _ = eight_groups((four, four), (four, four), pairs, WARPS)
         offsets += ((z0, z1),)
+    # A tile's end beside the next one's beginning, where registers allow.
+    LATER: gl.constexpr = STEPS <= 3
+    LR: gl.constexpr = gl.BlockedLayout([1, WARPS], [32, 1], [WARPS, 1], [1, 0])
+    SUMS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
+    sums_a = gl.allocate_shared_memory(gl.float32, [8, WARPS], SUMS)
+    sums_b = gl.allocate_shared_memory(gl.float32, [8, WARPS], SUMS)
+    kept_a, kept_b = _before(None, 0, N, LR)
     for turn in range(turns):
         tile = first + turn * count
         if EARLY == 3:
@@ -175,6 +226,8 @@ def ring(
                     "griddepcontrol.launch_dependents; // $0",
                     "=r", [], dtype=gl.int32, is_pure=False, pack=1,
                 )  # fmt: skip
+        if LATER:
+            before_a, before_b = _before(residual, tile, N, LR)
         low = gl.zeros((8, WARPS, 4), gl.float32, L)
         high = gl.zeros((8, WARPS, 4), gl.float32, L)
         for s in gl.static_range(STEPS):
@@ -190,6 +243,13 @@ def ring(
                     w_ring, s_ring, w, scales, N, half, GROUPS, GATED, WARPS,
                 )  # fmt: skip
             async_copy.commit_group()
+            if LATER and s == 0:
+                # What warps found for the tile in front: all have passed a barrier since.
+                if turn > 0:
+                    _finish(
+                        sums_a, sums_b, tile - count, kept_a, kept_b, bias, residual, out, N, half,
+                        GATED, LR,
+                    )  # fmt: skip
             if HELD:
                 pairs = held[s]
             elif NORMED:
@@ -219,27 +279,19 @@ def ring(
                 s3 = gl.where(group + 1 < GROUPS, s3, 0.0)
             low += (d0 - z0) * s0 + (d1 - z1) * s1
             high += (d2 - z0) * s2 + (d3 - z1) * s3
-        both = gl.permute(gl.join(low, high), (0, 3, 1, 2))
-        total = gl.sum(gl.reshape(both, (8, 2, 4 * WARPS)), 2) * 1048576.0
-        a, b = gl.split(total)  # rows g and g + 8
-        if GATED:
-            g = tile * 8 + gl.arange(0, 8, layout=a.type.layout)
-            if bias is not None:
-                at = gl.minimum(g, half - 1)
-                a += gl.load(bias + at).to(gl.float32)
-                b += gl.load(bias + at + half).to(gl.float32)
-            value = a / (1.0 + gl.exp(-a)) * b
-            gl.store(out + g, value.to(out.dtype.element_ty), mask=g < half)
+        if not LATER:
+            before_a, before_b = _before(residual, _here(tile), N, LR)
+        sums_a.store(gl.sum(low, 2))
+        sums_b.store(gl.sum(high, 2))
+        if LATER:
+            kept_a = before_a
+            kept_b = before_b
         else:
-            g = tile * 16 + gl.arange(0, 8, layout=a.type.layout)
-            if bias is not None:
-                a += gl.load(bias + gl.minimum(g, N - 1)).to(gl.float32)
-                b += gl.load(bias + gl.minimum(g + 8, N - 1)).to(gl.float32)
-            if residual is not None:
-                before_a = gl.load(residual + g, mask=g < N, other=0.0)
-                before_b = gl.load(residual + g + 8, mask=g + 8 < N, other=0.0)
-                gl.store(residual + g, before_a + a, mask=g < N)
-                gl.store(residual + g + 8, before_b + b, mask=g + 8 < N)
-            else:
-                gl.store(out + g, a.to(out.dtype.element_ty), mask=g < N)
-                gl.store(out + g + 8, b.to(out.dtype.element_ty), mask=g + 8 < N)
+            _finish(
+                sums_a, sums_b, tile, before_a, before_b, bias, residual, out, N, half, GATED, LR,
+            )  # fmt: skip
+    if LATER and turns > 0:
+        _finish(
+            sums_a, sums_b, first + (turns - 1) * count, kept_a, kept_b, bias, residual, out, N,
+            half, GATED, LR,
+        )  # fmt: skip
