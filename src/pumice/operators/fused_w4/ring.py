@@ -10,12 +10,13 @@ from pumice.operators.triton.plan import Config, Launch, Plan, Problem, cdiv, ne
 from pumice.targets import Target
 
 _ROWS = 16  # of a tile
-# (warps, stages, programs a compute unit), the favourites first.
+# (warps, stages, programs a compute unit, whether activations stay in registers), the favourites
+# first.
 _SHAPES = (
-    (8, 5, 1), (8, 6, 1), (8, 4, 1), (8, 3, 1), (8, 4, 2), (8, 3, 2), (4, 6, 2), (4, 5, 2),
-    (4, 8, 1), (4, 4, 2), (16, 3, 1), (4, 10, 1), (16, 2, 1), (4, 4, 3),
+    (8, 3, 2, 1), (8, 3, 2, 0), (8, 4, 2, 0), (8, 3, 3, 0), (8, 4, 2, 1), (8, 6, 1, 1),
+    (8, 5, 1, 0), (4, 6, 3, 0), (4, 6, 2, 1), (16, 3, 1, 1), (4, 4, 4, 0), (8, 2, 2, 0),
 )  # fmt: skip
-_MOST_HELD = 3  # steps whose activations stay in registers
+_MOST_HELD = 2  # steps whose activations fit a thread's registers
 
 
 def step_bytes(warps: int) -> int:
@@ -58,15 +59,14 @@ class Ring:
         groups = problem["w"].shape[1] // 4
         normed = "norm_weight" in problem
         found: list[Config] = []
-        for warps, stages, units in _SHAPES:
+        for warps, stages, units, held in _SHAPES:
             steps = cdiv(groups, 8 * warps)
-            shared = stages * step_bytes(warps)
+            shared = stages * step_bytes(warps) + 64 * warps
             shared += 512 * warps * next_power_of_2(steps) if normed else 0
-            if (shared + 2048) * units > target.shared_bytes or (steps > 1 and groups < 8 * warps):
+            if (shared + 1024) * units > target.shared_bytes or (held and steps > _MOST_HELD):
                 continue
-            held = int(steps <= _MOST_HELD)
             values = {"warps": warps, "stages": stages, "units": units, "held": held}
-            found += [{**values, "early": early} for early in (3, 2, 1)]
+            found += [{**values, "early": early} for early in (2, 1, 3)]
         return found
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
