@@ -19,8 +19,8 @@ from pumice.operators.triton.plan import (
 )
 from pumice.targets import Target
 
-_MOST_KEYS = 4096
-_TILES = ((128, 8), (256, 16), (128, 4), (64, 4), (64, 8), (256, 8))  # keys, warps
+_MOST_KEYS = 1024
+_TILES = ((256, 8), (128, 8), (64, 4))  # keys, warps
 
 
 class HeldAttention:
@@ -44,6 +44,8 @@ class HeldAttention:
             return "decode_attention: this kernel knows neither sinks nor a cap"
         if problem.attrs.get("window_left", -1) >= 0:
             return "decode_attention: this kernel knows no window"
+        if (programs := q.shape[0] * q.shape[1]) > target.compute_units:
+            return f"decode_attention: {programs} heads; each wants a compute unit's registers here"
         if most_keys(problem) > _MOST_KEYS:
             return f"decode_attention: {most_keys(problem)} keys; at most {_MOST_KEYS} here"
         return None
