@@ -38,7 +38,7 @@ class Ring:
         if target.matrix_unit != "wgmma":
             return f"fused_w4: this kernel is made for Hopper's shared memory, not {target.name}"
         m, k = problem["x"].shape
-        if m > 1:
+        if m != 1:
             return f"fused_w4: {m} tokens; one here"
         if "zeros" in problem or "mins" in problem:
             return "fused_w4: this kernel knows one zero point for all groups, and no minima"
