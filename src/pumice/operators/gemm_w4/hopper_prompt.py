@@ -13,6 +13,7 @@ from pumice.targets import Target
 LEAST_TOKENS = 65
 _REGISTERS = 128  # of a lane, that is all that a unit has; groups of warps trade theirs
 _GROUPS = (32, 64, 128)
+_AHEAD = 16
 _TILES = ((256, 128, 4), (128, 128, 6))  # tokens, columns, stages
 
 
@@ -53,13 +54,14 @@ class Prompt:
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         # Bfloat16 and minima take more registers to decode.
         more = problem["x"].dtype == "bfloat16" or "mins" in problem
+        least = min(256, problem["x"].shape[0])
+        tiles = sorted(_TILES, key=lambda tile: cdiv(least, tile[0]) * tile[0] * 256 - tile[0])
         return [
             {
-                "BM": bm, "BN": bn, "stages": stages, "ahead": ahead,
-                "decoder": 120 if more else 104, "early": early,
+                "BM": bm, "BN": bn, "stages": stages, "ahead": _AHEAD,
+                "decoder": 120 if more else 104, "early": 1,
             }
-            for early, ahead in ((1, 16), (1, 0))
-            for bm, bn, stages in _TILES
+            for bm, bn, stages in tiles
         ]  # fmt: skip
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
