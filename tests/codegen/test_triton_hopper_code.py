@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from matmul_code import check_plan, check_resources
+from matmul_code import check_plan
 
 from pumice.operators.gemm.specialized import cut
 from pumice.operators.gemm_w4.hopper_prompt import Prompt
 from pumice.operators.gemm_w4.spec import bench_problem
 from pumice.operators.registry import get_spec, triton_kernels_of
-from pumice.operators.triton.build import build_plan
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.targets import get_target
 
@@ -60,8 +59,7 @@ def test_dense_begins_early() -> None:
     problem = dense(333, 777, 464, {"activation": "silu"}, **more)
     for kernel in (DENSE, STREAMED):
         config = next(c for c in kernel.configs(problem, HOPPER) if c["early"] and c["BN"] == 128)
-        (binary,) = build_plan(problem, kernel.plan(problem, HOPPER, config), HOPPER)
-        check_resources(binary, HOPPER, kernel.name)
+        (binary,) = check_plan(kernel, problem, HOPPER, config)
         assert binary.metadata.launch_pdl
         before, wait, _ = binary.assembly.partition("griddepcontrol.wait")
         assert wait and "tensormap" not in before and "ld.global" not in before
@@ -69,7 +67,7 @@ def test_dense_begins_early() -> None:
 
 @pytest.mark.parametrize(("dtype", "offset"), [("float16", ""), ("bfloat16", "mins")])
 def test_decoded_by_warps_of_their_own(dtype: str, offset: str) -> None:
-    """A lane reads 16 bytes of codes and stores 16 bytes of weights at a time."""
+    """A lane reads 16 bytes of codes and stores 16 of weights at a time."""
     _, attrs, inputs = bench_problem(512, 4096, 11008, 32, offset, dtype, "rows")
     problem = make_problem(get_spec("gemm_w4"), attrs, inputs)
     config = next(c for c in PROMPT.configs(problem, HOPPER) if c["BM"] == 256)
@@ -78,7 +76,8 @@ def test_decoded_by_warps_of_their_own(dtype: str, offset: str) -> None:
     kind = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     assert f"wgmma.mma_async.sync.aligned.m64n128k16.f32.{kind}" in binary.assembly
     assert "fence.proxy.async.shared::cta" in binary.assembly
-    assert "ld.global.v4.b32" in binary.assembly and "st.shared.v4.b32" in binary.assembly
+    text = binary.assembly
+    assert "ld.global.v4.b32" in text and "st.shared.v4.b32" in text
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,21 @@ INSTRUCTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
+def _matrix(*registers: np.ndarray) -> list[np.ndarray]:
+    """mma.sync.m16n8k16 of float16: four registers of the left operand, two of the right one, four
+    float32 sums → four. Registers are [8, warps, 4]: lane 4g + t of a warp at [g, :, t]."""
+
+    def rows(register: np.ndarray) -> np.ndarray:
+        return np.moveaxis(_halves(register, _HALF), 0, 1).reshape(register.shape[1], 8, 8)
+
+    a0, a1, a2, a3, b0, b1, *sums = registers
+    left = np.block([[rows(a0), rows(a2)], [rows(a1), rows(a3)]]).astype(np.float64)
+    right = np.concatenate([rows(b0), rows(b1)], -1).astype(np.float64)
+    product = left @ right.swapaxes(1, 2)  # [warps, 16, 8]
+    found = np.moveaxis(product.reshape(-1, 2, 8, 4, 2), 0, 2)  # [2, 8, warps, 4, 2]
+    return [_bits(found[i // 2, ..., i % 2] + _float(sums[i])) for i in range(4)]
+
+
 def execute(text: str, registers: dict[str, np.ndarray]) -> None:
     """Runs a block; `registers` holds $0, $1 … and takes the results."""
 
@@ -97,6 +112,12 @@ def execute(text: str, registers: dict[str, np.ndarray]) -> None:
         if not line or line.startswith("."):
             continue
         name, _, rest = line.partition(" ")
+        if name == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32":
+            results, *given = (part.split(", ") for part in re.findall(r"{(.*?)}", statement))
+            shape = next(registers[n].shape for n in given[0] if registers[n].ndim)
+            operands = (np.broadcast_to(value(n), shape) for part in given for n in part)
+            registers.update(zip(results, _matrix(*operands), strict=True))
+            continue
         if name == "mov.b32":  # {low, high} apart, or together
             target, _, source = rest.partition(", ") if rest[0] != "{" else rest.partition("}, ")
             if rest[0] == "{":

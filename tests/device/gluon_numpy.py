@@ -27,8 +27,8 @@ class Tensor(np.ndarray[Any, Any]):
     def type(self) -> Any:
         return SimpleNamespace(layout=None)
 
-    def to(self, dtype: Any) -> Tensor:
-        return tensor(self.astype(dtype))
+    def to(self, dtype: Any, bitcast: bool = False) -> Tensor:
+        return tensor(np.ascontiguousarray(self).view(dtype) if bitcast else self.astype(dtype))
 
     def __iadd__(self, other: Any) -> Tensor:
         """A new one: values have no place that two names could share."""
@@ -52,6 +52,10 @@ class Pointer:
     @property
     def dtype(self) -> Any:
         return SimpleNamespace(element_ty=self.memory.dtype)
+
+    def to(self, dtype: Any) -> Pointer:
+        assert not self.place.any()
+        return Pointer(self.memory.view(dtype))
 
     def read(self, mask: Any = None, other: Any = 0) -> Tensor:
         place, wanted = np.broadcast_arrays(self.place, True if mask is None else mask)
@@ -103,9 +107,10 @@ class Language:
     """What stands for `gluon.language` and its parts for Hopper, in one program of a grid."""
 
     float16, bfloat16, float32 = np.float16, ml_dtypes.bfloat16, np.float32
-    int32, int64 = np.int32, np.int64
+    int16, int32, int64 = np.int16, np.int32, np.int64
     constexpr = staticmethod(lambda value: value)
-    exp, minimum, maximum = np.exp, np.minimum, np.maximum
+    exp, minimum, maximum, sqrt = np.exp, np.minimum, np.maximum, np.sqrt
+    where = staticmethod(np.where)
     reshape, expand_dims = staticmethod(np.reshape), staticmethod(np.expand_dims)
     static_range = range
 
@@ -144,6 +149,12 @@ class Language:
 
     def permute(self, value: Any, order: Any) -> Tensor:
         return tensor(value.transpose(order))
+
+    def sum(self, value: Any, axis: int) -> Tensor:
+        return tensor(value.sum(axis))
+
+    def pointer_type(self, dtype: Any) -> Any:
+        return dtype
 
     def join(self, a: Any, b: Any) -> Tensor:
         return tensor(np.stack([a, b], -1))
@@ -218,10 +229,16 @@ class Language:
         poison(values)
         return Shared(values)
 
-    def begin_copy(self, shared: Shared, pointer: Pointer) -> None:
+    def begin_copy(self, shared: Shared, pointer: Pointer, mask: Any = None) -> None:
+        """Where the mask is false, nothing is copied, and what was there is no more."""
         assert shared.values.shape == pointer.place.shape
         poison(shared.values)
-        self.begun.append(lambda: shared.store(pointer.read()))
+
+        def copy() -> None:
+            nothing = np.frombuffer(b"\xff" * shared.values.itemsize, shared.values.dtype)[0]
+            shared.store(pointer.read(mask, nothing))
+
+        self.begun.append(copy)
 
     def commit_group(self) -> None:
         self.groups.append(self.begun)

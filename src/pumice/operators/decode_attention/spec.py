@@ -217,7 +217,10 @@ SPEC = OperatorSpec(
         "float8_e5m2": 4e-2,
     },
     cases=cases,
-    triton_kernels=("pumice.operators.decode_attention.triton_plan:DecodeAttention",),
+    triton_kernels=(
+        "pumice.operators.decode_attention.triton_plan:DecodeAttention",
+        "pumice.operators.decode_attention.held:HeldAttention",
+    ),
     output_specs=output_specs,
     work=work,
 )  # fmt: skip

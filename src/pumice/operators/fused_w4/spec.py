@@ -183,6 +183,7 @@ SPEC = OperatorSpec(
     cases=cases,
     triton_kernels=(
         "pumice.operators.fused_w4.triton_plan:Persistent",
+        "pumice.operators.fused_w4.ring:Ring",
         "pumice.operators.fused_w4.hopper:FusedStream",
     ),
     output_specs=output_specs,

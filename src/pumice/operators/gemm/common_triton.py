@@ -6,21 +6,6 @@ import triton.language as tl
 
 
 @triton.jit
-def wait_front(EARLY: tl.constexpr):
-    """EARLY (CUDA's programmatic launches): waits until the launch in front is done and seen."""
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def next_may_begin(EARLY: tl.constexpr):
-    """EARLY: programs of the launch behind may come to their places. Said late, they spread evenly
-    over the units that become free."""
-    if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
     """An activation in float32; "none" is the identity."""
     if ACTIVATION == "silu":

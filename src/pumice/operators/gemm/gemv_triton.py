@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import activate, next_may_begin, wait_front
+from pumice.operators.gemm.common_triton import activate
 from pumice.operators.triton.float8_triton import decode_e4m3_wide
 
 
@@ -19,9 +19,11 @@ def gemv(
     """One program, BN rows of w against all M rows of x.
 
     Products of VECTOR neighbours, which one lane loaded together, are added at once; lanes meet
-    only after the last block of K.
+    only after the last block of K. EARLY: a programmatic launch, begun before the one in front has
+    ended.
     """
-    wait_front(EARLY)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     batch = tl.program_id(1).to(tl.int64)
     col0 = tl.program_id(0) * BN
     near = tl.minimum(tl.arange(0, BN), N - 1 - col0)
@@ -52,7 +54,8 @@ def gemv(
         sums = new
         w_tile += BK
         x_at += BK
-    next_may_begin(EARLY)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     cols = col0 + tl.arange(0, BN)
     mask = cols < N
     for m in tl.static_range(M):

@@ -8,6 +8,7 @@ from pumice.operators.gemm.hopper_stream_triton import gemm_streamed
 from pumice.operators.gemm.hopper_triton import gemm_specialized
 from pumice.operators.gemm.product import Product, of_problem
 from pumice.operators.gemm.specialized import BM, DESCRIPTORS, LINE, Specialized, options
+from pumice.operators.gemm.stretches import units_of
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
 
@@ -24,12 +25,7 @@ class GemmSpecialized(Specialized):
     step = 1
 
     def unchecked(self, product: Product) -> str:
-        asked = [name for name in ("bias", "residual") if name in product.problem]
-        if product.activation != "none":
-            asked.append(f"activation {product.activation}")
-        if product.out_dtype != product.dtype:
-            asked.append(f"out in {product.out_dtype}")
-        return ", ".join(asked)
+        return ""
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         found = super().configs(problem, target)
@@ -54,24 +50,21 @@ class GemmStreamed(GemmSpecialized):
 
     def _units(self, product: Product, target: Target, bn: int) -> int:
         """Of one row of tiles."""
-        steps = cdiv(product.N, bn) * cdiv(product.K, self._block(product))
-        return min(target.compute_units // max(1, cdiv(product.M, BM)), steps)
-
-    @staticmethod
-    def _block(product: Product) -> int:
-        return LINE // product.itemsize
+        most = target.compute_units // max(1, cdiv(product.M, BM))
+        blocks = cdiv(product.K, LINE // product.itemsize)
+        return units_of(cdiv(product.N, bn), blocks, most)
 
     def supports(self, problem: Problem, target: Target) -> str | None:
         found = super().supports(problem, target)
         if found is None and not (product := of_problem(problem)).empty:
-            if self._units(product, target, 256) < 2:
+            if target.compute_units < 2 * cdiv(product.M, BM):
                 return f"x has {product.M} rows; of {target.compute_units} units no two share a row"
         return found
 
     def _cut(self, product: Product, target: Target, bn: int) -> tuple[int, float]:
         strips = cdiv(product.N, bn)
-        units = max(1, self._units(product, target, bn))
-        return strips, bn * strips / units + _GIVE * bn / 256
+        units = self._units(product, target, bn)
+        return strips, bn * strips / units + (_GIVE * bn / 256 if strips % units else 0)
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         product = of_problem(problem)

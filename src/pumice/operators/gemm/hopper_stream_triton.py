@@ -24,12 +24,13 @@ _barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 
 @gluon.jit
-def share_of(tiles_m, steps):
-    """This program's row of tiles, and its stretch of the row's steps."""
+def share_of(tiles_m, steps, GRAIN: gl.constexpr):
+    """This program's row of tiles, and its stretch of the row's steps, a multiple of GRAIN."""
     mine = gl.num_programs(0) - 1 - gl.program_id(0)
     units = gl.num_programs(0) // tiles_m
     slot = mine // tiles_m
-    return mine % tiles_m, slot * steps // units, (slot + 1) * steps // units
+    grains = steps // GRAIN
+    return mine % tiles_m, slot * grains // units * GRAIN, (slot + 1) * grains // units * GRAIN
 
 
 @gluon.jit
@@ -40,7 +41,7 @@ def _producer(
     BM: gl.constexpr = x.block_shape[0]
     BK: gl.constexpr = x.block_shape[1]
     BYTES: gl.constexpr = (BM + BN) * BK * x.dtype.primitive_bitwidth // 8
-    tile_m, first, last = share_of(tiles_m, steps)
+    tile_m, first, last = share_of(tiles_m, steps, 1)
     col0 = first // blocks * BN
     block = first % blocks
     stage = 0
@@ -127,13 +128,13 @@ def streamed_consumer(
     bias, residual, out, partial, flags, a_smem, b_smem, full, empty, M, N, stride_rm, stride_om,
     tiles_m, blocks, steps,
     ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, WIDTH: gl.constexpr,
-    STAGES: gl.constexpr, ACTIVATION: gl.constexpr,
+    GRAIN: gl.constexpr, STAGES: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """Half the rows of this program's tiles, 64 or 128 from ROW on. WIDTH: columns of one matrix
-    instruction."""
+    instruction. GRAIN: of blocks that a stretch begins and ends with."""
     TWO: gl.constexpr = BM == 256
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
-    tile_m, step, last = share_of(tiles_m, steps)
+    tile_m, step, last = share_of(tiles_m, steps, GRAIN)
     own = gl.num_programs(0) - 1 - gl.program_id(0)
     stage = 0
     phase = 0
@@ -200,10 +201,10 @@ def gemm_streamed(
         [
             (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty,
                                  M, N, stride_rm, stride_om, tiles_m, blocks, steps,
-                                 0, BM, BN, BN, STAGES, ACTIVATION)),
+                                 0, BM, BN, BN, 1, STAGES, ACTIVATION)),
             (streamed_consumer, (bias, residual, out, partial, flags, a_smem, b_smem, full, empty,
                                  M, N, stride_rm, stride_om, tiles_m, blocks, steps,
-                                 64, BM, BN, BN, STAGES, ACTIVATION)),
+                                 64, BM, BN, BN, 1, STAGES, ACTIVATION)),
             (_producer, (x_rows, w_rows, a_smem, b_smem, full, empty, tiles_m, blocks, steps,
                          BN, STAGES)),
         ],

@@ -134,10 +134,10 @@ def _producer(
 
 @gluon.jit
 def _multiply_tile(
-    bias, residual, out, a_smem, b_smem, c_smem, full, empty, turn, row0, col0, M, N, K,
-    stride_rm, stride_om, stage, phase, lead,
+    bias, residual, out, a_smem, b_smem, c_smem, full, empty, row0, col0, M, N, K,
+    stride_rm, stride_om, stage, phase,
     ROW: gl.constexpr, COLUMNS: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr,
-    LAG: gl.constexpr, ACTIVATION: gl.constexpr,
+    ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     BK: gl.constexpr = a_smem.shape[2]
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -158,8 +158,6 @@ def _multiply_tile(
             acc = warpgroup_mma_wait(1, deps=(acc,))
         # The block before this one is multiplied: its buffer is free.
         mbarrier.arrive(empty.index((stage + STAGES - 1) % STAGES), count=1, pred=k > 0)
-        if (LAG > 0) & (ROW == 0):
-            mbarrier.arrive(turn, count=1, pred=k == lead)
         stage, phase = after(stage, phase, STAGES)
     acc = warpgroup_mma_wait(0, deps=(acc,))
     if MORE:
@@ -175,43 +173,36 @@ def _multiply_tile(
 
 @gluon.jit
 def _consumer(
-    bias, residual, out, a_smem, b_smem, c_smem, full, empty, turn, M, N, K, stride_rm, stride_om,
+    bias, residual, out, a_smem, b_smem, c_smem, full, empty, M, N, K, stride_rm, stride_om,
     tiles_m, strips,
     ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
-    GROUP_M: gl.constexpr, LAG: gl.constexpr, ACTIVATION: gl.constexpr,
+    GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     stage = 0
     phase = 0
-    # The second group begins LAG blocks behind the first, and stays there: while one stores a tile
-    # the other has the matrix unit for itself.
-    lead = gl.minimum(LAG * a_smem.shape[2], (gl.cdiv(K, a_smem.shape[2]) - 1) * a_smem.shape[2])
-    if (LAG > 0) & (ROW > 0):
-        mbarrier.wait(turn, 0)
     for tile in range(gl.program_id(0), tiles_m * strips, gl.num_programs(0)):
         tile_m, tile_n = tile_of(tile, tiles_m, strips, GROUP_M)
         stage, phase = _multiply_tile(
-            bias, residual, out, a_smem, b_smem, c_smem, full, empty, turn,
-            tile_m * BM + ROW, tile_n * BN, M, N, K, stride_rm, stride_om, stage, phase, lead,
-            ROW, 128 if BN == 192 else BN, 64 if BN == 192 else 0, STAGES, LAG, ACTIVATION,
+            bias, residual, out, a_smem, b_smem, c_smem, full, empty,
+            tile_m * BM + ROW, tile_n * BN, M, N, K, stride_rm, stride_om, stage, phase,
+            ROW, 128 if BN == 192 else BN, 64 if BN == 192 else 0, STAGES, ACTIVATION,
         )  # fmt: skip
-        lead = -1
     if BN > 128:
         first, count, across = narrow_of(tiles_m, strips, N, BN)
         for tile in range(first, count, gl.num_programs(0)):
             tile_m, tile_n = tile_of(tile, tiles_m, across, GROUP_M)
             stage, phase = _multiply_tile(
-                bias, residual, out, a_smem, b_smem, c_smem, full, empty, turn,
+                bias, residual, out, a_smem, b_smem, c_smem, full, empty,
                 tile_m * BM + ROW, strips * BN + tile_n * 128, M, N, K,
-                stride_rm, stride_om, stage, phase, lead, ROW, 128, 0, STAGES, LAG, ACTIVATION,
+                stride_rm, stride_om, stage, phase, ROW, 128, 0, STAGES, ACTIVATION,
             )  # fmt: skip
-            lead = -1
 
 
 @gluon.jit
 def gemm_specialized(
     x, w, bias, residual, out, M, N, K, stride_xm, stride_wn, stride_rm, stride_om, strips,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
-    GROUP_M: gl.constexpr, LAG: gl.constexpr, EARLY: gl.constexpr, ACTIVATION: gl.constexpr,
+    GROUP_M: gl.constexpr, EARLY: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """x [M, K], w [N, K] in 16-bit floats. BM is 128, BK 64, BN 128, 192 or 256. From the left,
     `strips` times BN columns are done in tiles of BN, the rest in tiles of 128."""
@@ -226,8 +217,6 @@ def gemm_specialized(
         c_smem = gl.allocate_shared_memory(w.dtype.element_ty, [STAGES, 64, BK], lines)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    turn = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(turn, count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
@@ -236,12 +225,12 @@ def gemm_specialized(
     tiles_m = gl.cdiv(M, BM)
     gl.warp_specialize(
         [
-            (_consumer, (bias, residual, out, a_smem, b_smem, c_smem, full, empty, turn, M, N, K,
+            (_consumer, (bias, residual, out, a_smem, b_smem, c_smem, full, empty, M, N, K,
                          stride_rm, stride_om, tiles_m, strips,
-                         0, BM, BN, STAGES, GROUP_M, LAG, ACTIVATION)),
-            (_consumer, (bias, residual, out, a_smem, b_smem, c_smem, full, empty, turn, M, N, K,
+                         0, BM, BN, STAGES, GROUP_M, ACTIVATION)),
+            (_consumer, (bias, residual, out, a_smem, b_smem, c_smem, full, empty, M, N, K,
                          stride_rm, stride_om, tiles_m, strips,
-                         64, BM, BN, STAGES, GROUP_M, LAG, ACTIVATION)),
+                         64, BM, BN, STAGES, GROUP_M, ACTIVATION)),
             (_producer, (x_rows, w_rows, a_smem, b_smem, c_smem, full, empty, N, K,
                          tiles_m, strips, BN, STAGES, GROUP_M)),
         ],

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from pumice.operators.gemm.common_triton import finish, next_may_begin, spread, tile_of, wait_front
+from pumice.operators.gemm.common_triton import finish, spread, tile_of
 from pumice.operators.triton.float8_triton import decode_e4m3
 
 
@@ -19,14 +19,18 @@ def gemm_tile(
     ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
     UPCAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One program, one tile [BM, BN], or one slice of K of one.
+    """One program, one tile [BM, BN], or one slice of K of one. EARLY: a programmatic launch, begun
+    before the one in front has ended; it lets the one behind begin at once (1) or, so that programs
+    of few waves spread evenly over the units, when its products are done (2).
 
     With SPLIT the first `whole` programs do whole tiles; of the tiles after those, `split` programs
     each do `slice_k` of K and leave their sums in partial [tiles, split, BM, BN]. UPCAST: 8-bit
-    floats are multiplied as float16, which holds all their values. EARLY: it begins before the
-    launch in front has ended.
+    floats are multiplied as float16, which holds all their values.
     """
-    wait_front(EARLY)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    if EARLY == 1:
+        tl.extra.cuda.gdc_launch_dependents()
     pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
     tiles_m = tl.cdiv(M, BM)
@@ -75,7 +79,8 @@ def gemm_tile(
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
         x_at += BK
         w_at += BK
-    next_may_begin(EARLY)
+    if EARLY == 2:
+        tl.extra.cuda.gdc_launch_dependents()
 
     rows = row0 + tl.arange(0, BM)
     cols = col0 + tl.arange(0, BN)
@@ -105,8 +110,9 @@ def gemm_reduce(
 
     A program does RM rows of a tile: grid (tiles that were split, chunks of RM rows, batch).
     """
-    wait_front(EARLY)
-    next_may_begin(EARLY)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     index = tl.program_id(0)
     chunk = tl.program_id(1)
     batch = tl.program_id(2).to(tl.int64)

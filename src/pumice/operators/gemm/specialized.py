@@ -96,7 +96,6 @@ class Specialized:
         constants = product.constants() | {
             "BM": BM, "BN": config["BN"], "BK": config["BK"], "STAGES": config["stages"],
             "GROUP_M": config["group"], "EARLY": bool(config.get("early")),
-            "LAG": config.get("lag", 0),
         }  # fmt: skip
         launch = Launch(
             self.kernel, (programs, 1, 1),

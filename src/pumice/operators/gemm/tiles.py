@@ -200,8 +200,11 @@ def with_splits(product: Product, target: Target, tiles: Iterable[Tile]) -> list
 def options(tile: Config, target: Target) -> dict[str, Any]:
     """Limits for NVIDIA's compiler; hints for AMD's: 16 × 16 instructions need fewer registers and
     keep small tiles busy."""
-    if tile.get("registers") and target.matrix_unit == "wgmma":
-        return {"cuda": {"maxnreg": tile["registers"]}}
+    if target.api == "cuda":
+        capped = target.matrix_unit == "wgmma" and tile.get("registers")
+        found: dict[str, Any] = {"maxnreg": tile["registers"]} if capped else {}
+        found |= {"launch_pdl": True} if tile.get("early") else {}
+        return {"cuda": found} if found else {}
     if target.matrix_unit != "mfma":
         return {}
     waves = 2 if tile["BM"] * tile["BN"] <= 128 * 128 else 0

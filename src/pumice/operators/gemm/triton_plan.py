@@ -23,7 +23,9 @@ from pumice.operators.triton.plan import (
 )
 from pumice.targets import Target
 
-_EARLY_ROWS = 128
+_SHORT = 2**33  # multiplications with additions, about 25 µs of a Hopper
+_LEAST_ROWS = 128  # from which on a short product is tried with an early begin
+_EARLY = 8
 
 
 def on_vector_unit(product: Product, target: Target) -> bool:
@@ -68,12 +70,6 @@ def tile_launches(
         "BM": bm, "BN": bn, "BK": bk, "GROUP_M": group, 
         "DIES": dies(target), "EVEN_K": product.K % bk == 0, "SPLIT": tail > 0,
     } | dict(own_constants)  # fmt: skip
-    early = bool(config.get("early"))
-    if "EARLY" in kernel.arg_names:
-        constants["EARLY"] = early
-    options = tiles.options(config, target)
-    if early:
-        options = {"cuda": {**options.get("cuda", {}), "launch_pdl": True}}
     workspaces = {}
     if tail:
         kind = "int32" if product.dtype == "int8" else "float32"
@@ -85,11 +81,12 @@ def tile_launches(
         Launch(
             kernel, (whole + tail * split, product.B, 1), arguments, constants,
             num_warps=config["warps"], num_stages=config["stages"],
-            options=options,
+            options=tiles.options(config, target),
         )
     ]  # fmt: skip
     if tail:
-        launches.append(_reduction(product, arguments, {**constants, "EARLY": early}, tail))
+        early = {"EARLY": config.get("early", 0)}
+        launches.append(_reduction(product, arguments, {**constants, **early}, tail))
     return Plan(tuple(launches), workspaces)
 
 
@@ -121,6 +118,7 @@ class Dense(Family):
         own = {
             "PRECISION": precision(product.problem, target),
             "UPCAST": upcasts(product.dtype, target),
+            "EARLY": config.get("early", 0),
         }
         return tile_launches(gemm_tile, product, target, config, whole, own)
 
@@ -135,7 +133,7 @@ class DenseVector(Vector):
         constants = product.constants() | {
             "M": product.M, "BN": config["BN"], "BK": config["BK"], "VECTOR": config["vector"],
             "EVEN_K": product.K % config["BK"] == 0, "UPCAST": bitwise(product.dtype, target),
-            "EARLY": bool(config.get("early")),
+            "EARLY": config.get("early", 0),
         }  # fmt: skip
         launch = Launch(
             gemv, (cdiv(product.N, config["BN"]), product.B, 1), product.arguments(), constants,
@@ -145,26 +143,39 @@ class DenseVector(Vector):
         return Plan((launch,))
 
 
-def early_too(configs: Sequence[Config], problem: Problem, target: Target) -> Sequence[Config]:
-    """Candidates, and for few rows the best of them that begin early, where the GPU has that: it
-    hides what a launch takes, a microsecond."""
-    if not begins_early(target) or problem["x"].shape[-2] > _EARLY_ROWS:
-        return configs
-    return [*configs, *({**config, "early": 1} for config in configs[:8])]
+def few_rows_early(configs: Sequence[Config], problem: Problem, target: Target) -> list[Config]:
+    """Candidates, and for few rows the best of them that begin early, where the GPU has that."""
+    if not begins_early(target) or problem["x"].shape[-2] >= _LEAST_ROWS:
+        return list(configs)
+    return [*configs, *({**config, "early": 2} for config in configs[:_EARLY])]
 
 
 class GemmTiled(Dense, Tiled):
+    """config "early", for products that take little longer than a launch: begins before the launch
+    in front of it has ended."""
+
     name = "gemm.triton.tiled"
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        return early_too(super().configs(problem, target), problem, target)
+        found = few_rows_early(super().configs(problem, target), problem, target)
+        product = of_problem(problem)
+        work = product.M * product.N * product.K
+        if target.matrix_unit != "wgmma" or product.M < _LEAST_ROWS or work > _SHORT:
+            return found
+        shapes: dict[Any, Config] = {}
+        for config in found:
+            names = ("BM", "BN", "BK", "warps", "stages")
+            shapes.setdefault(tuple(config[name] for name in names), {**config, "early": 1})
+        early = list(shapes.values())[:_EARLY]
+        halves = [{**c, "group": c["group"] // 2} for c in early if c["group"] > 1]
+        return [*found, *early, *halves]
 
 
 class GemmSplitK(Dense, SplitK):
     name = "gemm.triton.split_k"
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        return early_too(super().configs(problem, target), problem, target)
+        return few_rows_early(super().configs(problem, target), problem, target)
 
 
 class GemmStreamK(Dense, StreamK):
@@ -175,4 +186,4 @@ class GemmVector(DenseVector):
     name = "gemm.triton.gemv"
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        return early_too(super().configs(problem, target), problem, target)
+        return few_rows_early(super().configs(problem, target), problem, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pumice.operators.gemm.stretches import units_of
 from pumice.operators.gemm_w4.triton_plan import gemm_reason
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
@@ -12,13 +13,15 @@ from pumice.targets import Target
 LEAST_TOKENS = 65
 _REGISTERS = 128  # of a lane, that is all that a unit has; groups of warps trade theirs
 _GROUPS = (32, 64, 128)
-_TILES = ((128, 256, 4), (256, 128, 4), (128, 128, 6))  # tokens, columns, stages
+_AHEAD = 16
+_TILES = ((256, 128, 4), (128, 128, 6))  # tokens, columns, stages
 
 
 class Prompt:
     """Weights packed in "rows", decoded by warps of their own on their way to the matrix units.
     config: tokens and columns of a tile, stages of the ring, registers of a lane that decodes,
-    whether it begins before the launch in front of it has ended (programmatic launches)."""
+    blocks that words come to the second cache before they are read, whether it begins before the
+    launch in front of it has ended (programmatic launches)."""
 
     name = "gemm_w4.triton.prompt"
 
@@ -51,13 +54,14 @@ class Prompt:
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         # Bfloat16 and minima take more registers to decode.
         more = problem["x"].dtype == "bfloat16" or "mins" in problem
+        least = min(256, problem["x"].shape[0])
+        tiles = sorted(_TILES, key=lambda tile: cdiv(least, tile[0]) * tile[0] * 256 - tile[0])
         return [
             {
-                "BM": bm, "BN": bn, "stages": stages, "decoder": 120 if more else 104,
-                "early": early,
+                "BM": bm, "BN": bn, "stages": stages, "ahead": _AHEAD,
+                "decoder": 120 if more else 104, "early": 1,
             }
-            for early in (1, 0)
-            for bm, bn, stages in _TILES
+            for bm, bn, stages in tiles
         ]  # fmt: skip
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -68,7 +72,9 @@ class Prompt:
             return Plan(())
         bm, bn = config["BM"], config["BN"]
         rows = cdiv(m, bm)
-        programs = rows * min(target.compute_units // rows, cdiv(n, bn) * (k // 64))
+        strips = cdiv(n, bn)
+        most = min(target.compute_units // rows, strips * (k // 128))
+        units = units_of(strips, k // 64, most)
         optional = ("mins", "bias", "residual")
         arguments: dict[str, str | int | float] = {
             name: name for name in ("x", "w", "scales", "out", "partial", "flags", *optional)
@@ -84,9 +90,10 @@ class Prompt:
             "BM": bm, "BN": bn, "STAGES": config["stages"], "GROUP": int(problem.attrs["group"]),
             "ZERO": int(problem.attrs.get("zero", 0)), "BRAIN": problem["x"].dtype == "bfloat16",
             "EARLY": bool(config["early"]), "ACTIVATION": "none",
-            "DECODER": config["decoder"],
+            "DECODER": config["decoder"], "AHEAD": config["ahead"],
         }  # fmt: skip
         early = {"launch_pdl": True} if config["early"] else {}
+        programs = rows * units
         launch = Launch(
             prompt, (programs, 1, 1), arguments, constants, num_warps=4, num_stages=1,
             options={"cuda": {"maxnreg": _REGISTERS, **early}}, scratch="descriptors",

@@ -151,6 +151,7 @@ BENCH = (
         for m in (2, 4, 8, 16, 32, 64, 128)
         for n, k in LLAMA2_7B
     ),
+    *(bench_problem(m, n, k, packing="rows") for m in (512, 2048) for n, k in LLAMA2_7B[:4]),
     *(bench_problem(m, n, k, packing="rows") for m in (8, 32, 64) for n, k in LLAMA3_8B),
     *(bench_problem(m, n, k, packing="rows") for m in (8, 32, 64) for n, k in LLAMA2_13B),
     bench_problem(1, 6144, 4096, dtype="bfloat16", packing="rows"),
@@ -183,6 +184,7 @@ SPEC = OperatorSpec(
         "pumice.operators.gemm_w4.triton_plan:Matrix",
         "pumice.operators.gemm_w4.triton_plan:Gemv",
         "pumice.operators.gemm_w4.hopper:Stream",
+        "pumice.operators.gemm_w4.hopper_prompt:Prompt",
         "pumice.operators.gemm_w4.two_step:TwoStepSpecialized",
         "pumice.operators.gemm_w4.two_step:TwoStepStreamed",
         "pumice.operators.gemm_w4.two_step:TwoStep",
