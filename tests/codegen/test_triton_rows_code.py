@@ -12,6 +12,7 @@ from pumice.operators.activation_mul.spec import SPEC as ACTIVATION
 from pumice.operators.quantize_fp8.dequantize_spec import SPEC as DEQUANTIZE_SPEC
 from pumice.operators.quantize_fp8.spec import SPEC
 from pumice.operators.registry import triton_kernels_of
+from pumice.operators.triton.build import build_plan
 from pumice.operators.triton.plan import TensorSpec
 from pumice.targets import Target, get_target
 
@@ -73,7 +74,8 @@ def test_beginning_early(mode: str) -> None:
     for kernel in triton_kernels_of("quantize_fp8"):
         if kernel.supports(problem, target) is not None:
             continue
-        for index, binary in enumerate(compiled(kernel, problem, target)):
+        plan = kernel.plan(problem, target, kernel.configs(problem, target)[0])
+        for index, binary in enumerate(build_plan(problem, plan, target)):
             assert binary.metadata.launch_pdl
             before, wait, after = binary.assembly.partition("griddepcontrol.wait")
             assert wait and "st.global" in after and "st.global" not in before
