@@ -49,7 +49,7 @@ def test_code(operator: str, label: str) -> None:
     assert binary.threads == 3 * 128
     assert binary.shared_bytes <= HOPPER.shared_bytes
     # The warp that copies has 24 registers: some numbers of a tile lie in memory.
-    assert spills(binary) <= 128, binary.resources
+    assert spills(binary) <= 192, binary.resources
     text = binary.assembly
     assert len(re.findall(r"\tsetmaxnreg\.", text)) >= 3
     assert re.search(r"cp\.async\.bulk\.tensor\.[34]d\.shared", text), "by the copy engine"

@@ -7,7 +7,7 @@ a = attention(q);  r = a[sample_rows];  logits = r · headᵀ;  hidden = r · pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,14 @@ from pumice.artifact import (
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.triton.build import binary_key, build
 from pumice.operators.triton.plan import TensorSpec, make_problem
+from pumice.runtime.gpu_executor import GpuExecutor
+from pumice.runtime.load import load
 from pumice.runtime.step import StepBatch
 from pumice.targets import Target, get_target
 
 VOCABULARY, WIDTH, BLOCK, CONTEXT = 43, 32, 16, 64
 EPS = 1e-5
+CARD = "rocm:emulated-gfx1100"
 _KINDS = {"i32": "int32", "i64": "int64", "fp32": "float32"}
 
 
@@ -259,3 +262,18 @@ def batch(
         ints(tokens), ints(positions), ints(slots), ints(start), ints(lengths), table,
         ints(last if rows is None else rows),
     )  # fmt: skip
+
+
+def loaded(directory: Path, device: str = CARD, **options: object) -> GpuExecutor:
+    executor = load(directory, device=device, **options)  # type: ignore[arg-type]
+    assert isinstance(executor, GpuExecutor)
+    return executor
+
+
+def altered(artifact: Path, folder: Path, **changes: object) -> Path:
+    """The artifact with another manifest."""
+    for file in artifact.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    manifest = Manifest.load(artifact / "manifest.json")
+    replace(manifest, **changes).save(folder / "manifest.json")  # type: ignore[arg-type]
+    return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import threading
@@ -14,15 +13,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from pumice.artifact import Manifest
-from pumice.errors import ArtifactError, DeviceError, OutOfMemoryError, UsageError
+from pumice.errors import OutOfMemoryError, UsageError
 from pumice.errors import UnsupportedError as Unsupported
 from pumice.operators.sample_tokens.spec import reference as sample_reference
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.gpu_executor import GpuExecutor
-from pumice.runtime.load import load
 from pumice.runtime.step import RowSampling
 
-CARD = "rocm:emulated-gfx1100"
 PROMPTS = np.random.default_rng(7).integers(0, toy.VOCABULARY, (4, toy.CONTEXT)).tolist()
 
 
@@ -35,13 +32,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def executor(artifact: Path) -> GpuExecutor:
-    return loaded(artifact)
-
-
-def loaded(directory: Path, device: str = CARD, **options: object) -> GpuExecutor:
-    executor = load(directory, device=device, **options)  # type: ignore[arg-type]
-    assert isinstance(executor, GpuExecutor)
-    return executor
+    return toy.loaded(artifact)
 
 
 def check(found: np.ndarray, wanted: np.ndarray) -> None:
@@ -165,7 +156,7 @@ def test_a_batch_that_no_plan_holds(executor: GpuExecutor) -> None:
 
 
 def test_no_access_that_a_sanitizer_finds(artifact: Path) -> None:
-    executor = loaded(artifact, "rocm:sanitized-gfx1100")
+    executor = toy.loaded(artifact, "rocm:sanitized-gfx1100")
     a = PROMPTS[0]
     check(executor.step(toy.batch([(a[:5], 0, [3])])), toy.reference(a)[4:5])
     check(executor.step(toy.batch([(a[5:6], 5, [3])])), toy.reference(a)[5:6])
@@ -240,11 +231,11 @@ def test_the_next_step_is_launched_before_tokens_are_read(executor: GpuExecutor)
 
 
 def test_damaged_logits_have_no_token(artifact: Path, tmp_path: Path) -> None:
-    directory = altered(artifact, tmp_path)
+    directory = toy.altered(artifact, tmp_path)
     arrays = toy.weights()
     arrays["embedding"][5] = np.nan
     save_file(arrays, directory / "weights.safetensors")
-    executor = loaded(directory)
+    executor = toy.loaded(directory)
     step = executor.launch(
         toy.batch([([1, 2], 0, [1]), ([5], 0, [2])]), sampling(temperature=[0.5, 0.5])
     )
@@ -254,117 +245,10 @@ def test_damaged_logits_have_no_token(artifact: Path, tmp_path: Path) -> None:
 def test_an_artifact_that_cannot_draw(artifact: Path, tmp_path: Path) -> None:
     entries = Manifest.load(artifact / "manifest.json").entries
     kept = {name: plan for name, plan in entries.items() if not name.startswith("sample")}
-    executor = loaded(altered(artifact, tmp_path, entries=kept))
+    executor = toy.loaded(toy.altered(artifact, tmp_path, entries=kept))
     assert not executor.samples
     with pytest.raises(Unsupported, match="no plans that draw"):
         executor.launch(toy.batch([([1], 0, [1])]), sampling(temperature=[0]))
-
-
-def altered(artifact: Path, folder: Path, **changes: object) -> Path:
-    """The artifact with another manifest."""
-    for file in artifact.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    manifest = Manifest.load(artifact / "manifest.json")
-    dataclasses.replace(manifest, **changes).save(folder / "manifest.json")  # type: ignore[arg-type]
-    return folder
-
-
-def test_another_architecture(artifact: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"compiled for gfx1100 .*gfx942.* cannot run") as error:
-        load(artifact, device="rocm:emulated-gfx942")
-    assert "--device rocm:emulated-gfx942" in str(error.value.hint)
-
-
-@pytest.mark.parametrize("content", [b"", b"no code"])
-def test_a_damaged_kernel_file(artifact: Path, tmp_path: Path, content: bytes) -> None:
-    """It is the artifact's fault, and not the device's."""
-    directory = altered(artifact, tmp_path)
-    record = Manifest.load(directory / "manifest.json").kernels[0]
-    (directory / record.file).unlink()
-    (directory / record.file).write_bytes(content)
-    with pytest.raises(ArtifactError, match=rf"{record.file} is damaged: .* no ELF file") as error:
-        loaded(directory)
-    assert "--rebuild" in str(error.value.hint)
-
-
-def test_another_api(artifact: Path) -> None:
-    with pytest.raises(ArtifactError, match="compiled for gfx1100"):
-        load(artifact, device="cuda")
-    with pytest.raises(ArtifactError, match="not for device 'cpu'"):
-        load(artifact, device="cpu")
-    with pytest.raises(UsageError, match="threads is 2; they are the CPU's"):
-        load(artifact, threads=2)
-
-
-def test_a_machine_without_the_driver(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pumice.runtime.devices.driver import choose
-
-    monkeypatch.setitem(
-        choose.TABLES, "rocm", dataclasses.replace(choose.TABLES["rocm"], libraries=("libnone.so",))
-    )
-    with pytest.raises(DeviceError, match=r"RX 7900 XTX.*cannot be loaded.*libnone") as error:
-        load(artifact)
-    assert "This machine has the CPU" in str(error.value.hint)
-
-
-def test_weights_are_missing_and_made_up(artifact: Path, tmp_path: Path) -> None:
-    directory = altered(artifact, tmp_path)
-    arrays = toy.weights()
-    kept = {name: arrays[name] for name in ("embedding", "inv_freq")}
-    save_file(kept, directory / "weights.safetensors")
-    with pytest.raises(ArtifactError, match="lacks 3 of 5 tensors"):
-        loaded(directory)
-    told: list[tuple[int, int]] = []
-    executor = loaded(
-        directory, random_weights=True, progress=lambda done, total: told.append((done, total))
-    )
-    assert told[-1] == (sum(a.nbytes for a in arrays.values()),) * 2
-    norm = executor.device.read(executor._weights.address("norm"), (toy.WIDTH,), np.float16)
-    assert (norm == 1).all()
-    head = executor.device.read(executor._weights.address("head"), (toy.VOCABULARY,), np.float16)
-    assert 0.005 < head.astype(np.float32).std() < 0.05
-    embedding = executor.device.read(executor._weights.address("embedding"), (43, 32), np.float16)
-    assert (embedding == arrays["embedding"]).all()
-    assert np.isfinite(executor.step(toy.batch([(PROMPTS[0][:4], 0, [0])]))).all()
-    (directory / "weights.safetensors").unlink()
-    assert np.isfinite(
-        loaded(directory, random_weights=True).step(toy.batch([(PROMPTS[0][:4], 0, [0])]))
-    ).all()
-
-
-def test_a_tensor_of_another_size(artifact: Path, tmp_path: Path) -> None:
-    directory = altered(artifact, tmp_path)
-    save_file({**toy.weights(), "norm": np.ones(3, np.float16)}, directory / "weights.safetensors")
-    with pytest.raises(ArtifactError, match=r"'norm' has 6 bytes; float16\[32\] takes 64"):
-        loaded(directory)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"kernel": "nobody"}, "names kernel 'nobody'"),
-        ({"grid": None}, "has grid None"),
-        ({"arguments": (1, 2)}, "2 arguments"),
-    ],
-)
-def test_a_damaged_plan(
-    artifact: Path, tmp_path: Path, change: dict[str, object], message: str
-) -> None:
-    manifest = Manifest.load(artifact / "manifest.json")
-    plan = manifest.entries["decode@2x2x4"]
-    fill, first, *rest = plan.launches
-    first = dataclasses.replace(first, **change)  # type: ignore[arg-type]
-    damaged = dataclasses.replace(plan, launches=(fill, first, *rest))
-    directory = altered(artifact, tmp_path, entries={**manifest.entries, "decode@2x2x4": damaged})
-    with pytest.raises(ArtifactError, match=message):
-        loaded(directory)
-
-
-def test_a_missing_code_object(artifact: Path, tmp_path: Path) -> None:
-    directory = altered(artifact, tmp_path)
-    next(directory.glob("*.hsaco")).unlink()
-    with pytest.raises(ArtifactError, match="lacks kernels"):
-        loaded(directory)
 
 
 def test_the_cache_shrinks_when_the_device_has_less(
@@ -378,11 +262,11 @@ def test_the_cache_shrinks_when_the_device_has_less(
         return allocate(device, nbytes)
 
     monkeypatch.setattr(DriverDevice, "allocate", small)
-    executor = loaded(artifact)
+    executor = toy.loaded(artifact)
     assert executor.limits.num_blocks == 9
     assert "144 tokens instead of 176" in executor.notes[-1]
     with pytest.raises(OutOfMemoryError):
-        loaded(artifact, num_blocks=12)
+        toy.loaded(artifact, num_blocks=12)
 
 
 def test_the_run_side_needs_no_compiler(artifact: Path) -> None:
@@ -395,7 +279,7 @@ from pathlib import Path
 import numpy as np
 from pumice.runtime.load import load
 from pumice.runtime.step import StepBatch
-executor = load(Path({str(artifact)!r}), device={CARD!r})
+executor = load(Path({str(artifact)!r}), device={toy.CARD!r})
 ints = lambda *values: np.array(values, np.int32)
 batch = StepBatch(ints(1, 2), ints(0, 1), ints(0, 1), ints(0, 2), ints(2), ints(0)[None], ints(1))
 print(*executor.step(batch)[0])

@@ -20,6 +20,7 @@ from pumice.operators.flash_attention.hopper_tiles_triton import (
     kept,
     key_range,
     leave,
+    reinterpret,
     take_tile,
     tell,
 )
@@ -29,34 +30,47 @@ async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 
 
 @gluon.jit
+def find_pages(table, row, keys, N: gl.constexpr, PAGE: gl.constexpr):
+    """The blocks of a cache that N keys from number `row` on lie in, one a lane; −1 where there are
+    no keys."""
+    BOX: gl.constexpr = min(PAGE, N)
+    lane = gl.arange(0, 32, gl.BlockedLayout([1], [32], [1], [0]))
+    start = row + lane * BOX
+    inside = (lane < N // BOX) & (start >= 0) & (start < keys)
+    return gl.load(table + start // PAGE, mask=inside, other=-1)
+
+
+@gluon.jit
 def load_rows(
-    rows, ring, bar, slot, row, head, keys, pages,
+    rows, ring, bar, slot, row, head, pages,
     N: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr,
 ):  # fmt: skip
-    """N rows from number `row` on of a head into a slot of a ring, by the copy engine."""
+    """N rows from number `row` on of a head into a slot of a ring, by the copy engine. With PAGE,
+    of the sequence whose `pages` were found; what lies outside the tensor is zero."""
     parts: gl.constexpr = D // COLUMNS
-    half = ring._reinterpret(rows.dtype, [ring.shape[0] * parts, N, COLUMNS], ring.layout)
     mbarrier.expect(bar, N * D * 2)
     if PAGE > 0:
         BOX: gl.constexpr = min(PAGE, N)
-        box: gl.constexpr = [1, BOX, 1, COLUMNS]
-        for i in gl.static_range(N // BOX):
-            start = row + i * BOX
-            page = gl.load(pages + start // PAGE, mask=start < keys, other=-1)
+        COUNT: gl.constexpr = N // BOX
+        shape: gl.constexpr = [ring.shape[0] * parts * COUNT, 1, BOX, 1, COLUMNS]
+        boxes = reinterpret(ring, rows.dtype, shape, rows.layout)
+        lane = gl.arange(0, 32, pages.type.layout)
+        for i in gl.static_range(COUNT):
+            page = gl.max(gl.where(lane == i, pages, -1), 0)
             for part in gl.static_range(parts):
-                target = half.index(slot * parts + part).slice(i * BOX, BOX, 0)
-                target = target._reinterpret(rows.dtype, box, rows.layout)
-                async_load(rows, [page, start % PAGE, head, part * COLUMNS], bar, target)
+                target = boxes.index((slot * parts + part) * COUNT + i)
+                async_load(rows, [page, row % PAGE, head, part * COLUMNS], bar, target)
     else:
+        shape: gl.constexpr = [ring.shape[0] * parts, N, 1, COLUMNS]
+        boxes = reinterpret(ring, rows.dtype, shape, rows.layout)
         for part in gl.static_range(parts):
-            target = half.index(slot * parts + part)
-            target = target._reinterpret(rows.dtype, [N, 1, COLUMNS], rows.layout)
+            target = boxes.index(slot * parts + part)
             async_load(rows, [row, head, part * COLUMNS], bar, target)
 
 
 @gluon.jit
 def load_block(
-    block, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt, stride_vh, keys, pages,
+    block, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt, stride_vh, keys, table, pages,
     k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot, v_phase,
     D: gl.constexpr, DV: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
     PAGE: gl.constexpr, MASKED: gl.constexpr,
@@ -65,7 +79,7 @@ def load_block(
     row = block * BLOCK_N
     mbarrier.wait(k_empty.index(k_slot), k_phase)
     load_rows(
-        k_rows, k_ring, k_full.index(k_slot), k_slot, k_start + row, kv_head, keys, pages,
+        k_rows, k_ring, k_full.index(k_slot), k_slot, k_start + row, kv_head, pages,
         BLOCK_N, D, PAGE,
     )  # fmt: skip
     k_slot, k_phase = advance(k_slot, k_phase, STAGES)
@@ -76,7 +90,7 @@ def load_block(
         if PAGE == 0:
             base += k_start.to(gl.int64) * kept(stride_vt, keys)
         copy_rows(
-            v_ring, v_slot, base, kept(stride_vt, keys), row, keys, pages, kept(stride_vb, keys),
+            v_ring, v_slot, base, kept(stride_vt, keys), row, keys, table, kept(stride_vb, keys),
             BLOCK_N, DV, PAGE,
         )  # fmt: skip
         async_copy.commit_group()
@@ -85,7 +99,7 @@ def load_block(
         mbarrier.arrive(v_full.index(v_slot), count=1)
     else:
         load_rows(
-            v_rows, v_ring, v_full.index(v_slot), v_slot, k_start + row, kv_head, keys, pages,
+            v_rows, v_ring, v_full.index(v_slot), v_slot, k_start + row, kv_head, pages,
             BLOCK_N, DV, PAGE,
         )  # fmt: skip
     v_slot, v_phase = advance(v_slot, v_phase, STAGES)
@@ -96,11 +110,11 @@ def load_block(
 def load_queries(rows, ring, bar, slot, row, head, D: gl.constexpr):
     """A tile's queries."""
     parts: gl.constexpr = D // COLUMNS
-    half = ring._reinterpret(rows.dtype, [ring.shape[0] * parts, 64, COLUMNS], ring.layout)
+    shape: gl.constexpr = [ring.shape[0] * parts, 64, 1, COLUMNS]
+    boxes = reinterpret(ring, rows.dtype, shape, rows.layout)
     mbarrier.expect(bar, CONSUMERS * 64 * D * 2)
     for i in gl.static_range(CONSUMERS * parts):
-        target = half.index(slot * (CONSUMERS * parts) + i)
-        target = target._reinterpret(rows.dtype, [64, 1, COLUMNS], rows.layout)
+        target = boxes.index(slot * (CONSUMERS * parts) + i)
         async_load(rows, [row + i // parts * 64, head, i % parts * COLUMNS], bar, target)
 
 
@@ -129,10 +143,13 @@ def load_tiles(
         begin, end, _, _ = key_range(
             first, ROWS, queries, keys, left, right, BLOCK_N, WINDOW, BOUNDED
         )
-        pages = table
+        own = table  # the sequence's row
         if PAGE > 0:
-            pages += k_start.to(gl.int64) * stride_table
+            own += k_start.to(gl.int64) * stride_table
             k_start = k_start * 0
+            pages = find_pages(own, (end - 1) * BLOCK_N, keys, BLOCK_N, PAGE)
+        else:
+            pages = 0
         mbarrier.wait(q_empty.index(q_slot), q_phase)
         tell(notes, q_slot, found, first, queries, keys, q_start, head)
         mbarrier.arrive(told.index(q_slot), count=1)
@@ -140,14 +157,20 @@ def load_tiles(
         q_slot, q_phase = advance(q_slot, q_phase, Q_STAGES)
         k_slot, k_phase, v_slot, v_phase = load_block(
             end - 1, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt, stride_vh, keys,
-            pages, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot,
+            own, pages, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot, k_phase, v_slot,
             v_phase, D, DV, BLOCK_N, STAGES, PAGE, True,
         )  # fmt: skip
         following = take_tile(order[0])
+        if PAGE > 0:
+            pages = find_pages(own, (end - 2) * BLOCK_N, keys, BLOCK_N, PAGE)
         for i in range(begin, end - 1):
+            now = pages
+            if PAGE > 0:
+                # A block ahead, so that nobody waits for them.
+                pages = find_pages(own, (begin + end - 3 - i) * BLOCK_N, keys, BLOCK_N, PAGE)
             k_slot, k_phase, v_slot, v_phase = load_block(
                 begin + end - 2 - i, k_rows, v_rows, k_start, kv_head, v, stride_vb, stride_vt,
-                stride_vh, keys, pages, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot,
+                stride_vh, keys, own, now, k_ring, v_ring, k_full, k_empty, v_full, v_empty, k_slot,
                 k_phase, v_slot, v_phase, D, DV, BLOCK_N, STAGES, PAGE, False,
             )  # fmt: skip
         found, first, queries, keys, q_start, k_start, head, kv_head = find_tile(

@@ -8,6 +8,8 @@ from triton.experimental.gluon.language.nvidia.hopper import async_copy
 
 # Named otherwise up to Triton 3.7.
 copy_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+_descriptor = gl.shared_memory_descriptor
+reinterpret = getattr(_descriptor, "reinterpret", None) or _descriptor._reinterpret  # up to 3.8
 CONSUMERS = gl.constexpr(2)  # warp groups that compute
 COLUMNS = gl.constexpr(64)  # that the copy engine swizzles together, 128 bytes
 
@@ -192,7 +194,7 @@ def copy_rows(
     Whoever copies has few registers: the shared memory is filled in order, 1 KiB at a time.
     """
     COUNT: gl.constexpr = D // COLUMNS * N // 8
-    parts = ring._reinterpret(ring.dtype, [ring.shape[0] * COUNT, 8, COLUMNS], ring.layout)
+    parts = reinterpret(ring, ring.dtype, [ring.shape[0] * COUNT, 8, COLUMNS], ring.layout)
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [1, 1], [1, 0])
     r = gl.arange(0, 8, gl.SliceLayout(1, layout))
     d = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
