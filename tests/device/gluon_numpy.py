@@ -49,6 +49,9 @@ class Pointer:
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.memory, self.place + np.asarray(offset, np.int64))
 
+    def __getitem__(self, where: Any) -> Pointer:
+        return Pointer(self.memory, self.place[where])
+
     @property
     def dtype(self) -> Any:
         return SimpleNamespace(element_ty=self.memory.dtype)
