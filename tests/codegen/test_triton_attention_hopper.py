@@ -1,6 +1,6 @@
 """Machine code of the attention kernels in Gluon, for Hopper: warp groups of their own registers
-and products that run beside each other. Their numbers are checked on an H200
-(`scripts/bench_ops_h200`): no interpreter runs Gluon."""
+and products that run beside each other. As NumPy they run in
+`tests/device/test_gluon_attention.py`; on an H200 `scripts/bench_ops_h200` checks their numbers."""
 
 from __future__ import annotations
 
