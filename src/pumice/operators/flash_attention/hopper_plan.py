@@ -14,7 +14,7 @@ from pumice.operators.flash_attention.triton_plan import (
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
 
-_DIMS = (128, 256)  # of 64, the tiled kernel was measured faster than this one's first form
+_DIMS = (128, 256)  # of 64, the tiled kernel was measured faster under a causal mask
 _ROWS = 128  # of a tile: two warp groups' matrix instructions
 _REGISTERS = 240  # of a thread that computes; those of the warp that copies have 24
 _SHARE = 168  # registers of a thread when all have as many; groups of warps trade theirs
@@ -122,7 +122,7 @@ def hopper_plan(
 
 
 class FlashAttentionHopper:
-    """Warp groups that compute beside one that copies, tile after tile; 16-bit floats."""
+    """Warp groups that compute beside a warp that copies, tile after tile; 16-bit floats."""
 
     name = "flash_attention.triton.hopper"
 
