@@ -13,7 +13,11 @@ from matmul_code import check_plan
 
 from pumice.compiler.gpu.binaries import Binaries
 from pumice.errors import CompileError
-from pumice.operators.gemm_fp8_block.hopper_plan import BlockSpecialized, cut, tile_costs
+from pumice.operators.gemm_fp8_block.hopper_plan import (
+    BlockSpecialized,
+    cut,
+    tile_costs,
+)
 from pumice.operators.gemm_fp8_block.spec import tensors
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import build

@@ -273,9 +273,10 @@ def _replaced(module: dict[str, Any], language: Language) -> Iterator[None]:
     stands = language.stands()
     jit = triton.runtime.jit.JITFunction
     modules = [module]
-    for value in module.values():
-        if isinstance(value, jit) and not any(value.fn.__globals__ is m for m in modules):
-            modules.append(value.fn.__globals__)
+    for each in modules:  # which grows
+        for value in each.values():
+            if isinstance(value, jit) and not any(value.fn.__globals__ is m for m in modules):
+                modules.append(value.fn.__globals__)
     before = [{name: m[name] for name in stands if name in m} for m in modules]
     call = jit.__call__
     for each, names in zip(modules, before, strict=True):

@@ -14,7 +14,6 @@ from gluon_numpy import run
 from gluon_warps import Warps
 from triton_harness import make_problem, poisoned, relative_error
 
-from pumice.dtypes import numpy_dtype
 from pumice.operators.gemm_fp8_block.hopper_plan import BlockSpecialized
 from pumice.operators.gemm_fp8_block.spec import SPEC
 from pumice.operators.triton.plan import cdiv
@@ -43,7 +42,7 @@ def _inputs(m: int, n: int, k: int, *parts: str) -> tuple[dict[str, Any], dict[s
     return attrs, inputs
 
 
-@pytest.mark.parametrize(("columns", "skew"), [(128, 0), (192, 0), (192, 2), (256, 1), (256, 3)])
+@pytest.mark.parametrize(("columns", "skew"), [(128, 0), (192, 0), (256, 0), (256, 1), (256, 3)])
 @pytest.mark.parametrize(
     ("units", "case"),
     [
@@ -67,7 +66,7 @@ def test_tiles(units: int, case: Any, columns: int, skew: int) -> None:
     out = poisoned(problem["out"])
     arrays = {**inputs, "out": out}
     for name, spec in plan.workspaces.items():
-        arrays[name] = np.zeros(spec.shape, numpy_dtype(spec.dtype))
+        arrays[name] = poisoned(spec)
     for launch in plan.launches:
         run(launch, arrays, Warps)
     expected = SPEC.reference(attrs, inputs)["out"]

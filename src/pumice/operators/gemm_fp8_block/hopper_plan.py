@@ -18,7 +18,7 @@ BM = 128
 BK = 128
 # Columns of a tile, stages that shared memory has room for beside the results, and by how much the
 # second group is behind the first: halves of a block, 0 for as it comes.
-_TILES = ((256, 4, 1), (192, 4, 0), (128, 5, 0), (256, 4, 3), (192, 4, 2))
+_TILES = ((256, 4, 1), (192, 4, 0), (128, 5, 0), (256, 4, 0), (256, 4, 3))
 _GROUP = 8
 _WARPS = 12  # four that load, of which one works, and two times four that multiply
 _REGISTERS = 168  # of a lane, that is all that a unit has; groups of warps trade theirs
@@ -74,8 +74,8 @@ class BlockSpecialized:
         given = product.arguments() | {"M": product.M, "strips": strips} | scale_strides(problem)
         constants = product.constants() | {
             "BM": BM, "BN": config["BN"], "BK": BK, "STAGES": config["stages"],
-            "SKEW": config["skew"], "STAGED": staged(problem),
-            "EARLY": bool(config["early"]), "GROUP_M": config["group"],
+            "SKEW": config["skew"], "STAGED": staged(problem), "EARLY": bool(config["early"]),
+            "GROUP_M": config["group"],
         }  # fmt: skip
         options: dict[str, Any] = {"maxnreg": config["registers"]}
         if config["early"]:
@@ -85,8 +85,7 @@ class BlockSpecialized:
             fp8_block_specialized, (programs, 1, 1),
             {name: value for name, value in given.items() if name in names},
             {name: value for name, value in constants.items() if name in names},
-            num_warps=4, num_stages=1, options={"cuda": options},
-            scratch="descriptors",
+            num_warps=4, num_stages=1, options={"cuda": options}, scratch="descriptors",
         )  # fmt: skip
         room = (6 if config["BN"] == 192 else 4) * _DESCRIPTOR
         return Plan((launch,), {"descriptors": TensorSpec((programs, room), "int8")})

@@ -40,7 +40,7 @@ def _scale(s_smem, t_smem, stage, ROW: gl.constexpr, PART: gl.constexpr, LAYOUT:
 
 
 @gluon.jit
-def finish(y, epilogue, col0, N, ACTIVATION: gl.constexpr):
+def _finish(y, epilogue, col0, N, ACTIVATION: gl.constexpr):
     """Bias, activation and rounding of results that leave by way of shared memory."""
     bias, _, out, _, _ = epilogue
     if bias is not None:
@@ -50,11 +50,12 @@ def finish(y, epilogue, col0, N, ACTIVATION: gl.constexpr):
 
 
 @gluon.jit
-def leave(y, place, row0, col0):
+def _leave(y, place, row0, col0, PENDING: gl.constexpr):
     """Finished results go to a buffer, and from there to memory by the accelerator, which is waited
-    for when a buffer is needed again. place: the buffer and a descriptor of out."""
+    for when a buffer is needed again. place: the buffer and a descriptor of out. PENDING: how many
+    buffers were given away since this one."""
     buffer, out_rows = place
-    tma.store_wait(0)
+    tma.store_wait(PENDING)
     buffer.store(y)
     fence_async_shared()
     async_store(out_rows, [row0, col0], buffer)
@@ -68,28 +69,31 @@ def _end(
     Without STAGED (a residual, or rows of out out of the accelerator's reach) the group stores."""
     bias, residual, out, stride_rm, stride_om = epilogue
     if STAGED:
-        late = (finish(y, epilogue, col0, N, ACTIVATION), row0, col0, 1)
+        late = (_finish(y, epilogue, col0, N, ACTIVATION), row0, col0, 1)
     else:
         store_tile(y, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
     return late
 
 
 @gluon.jit
-def _now(y, epilogue, place, row0, col0, M, N, ACTIVATION: gl.constexpr, STAGED: gl.constexpr):
+def _now(
+    y, epilogue, place, row0, col0, M, N,
+    ACTIVATION: gl.constexpr, STAGED: gl.constexpr, PENDING: gl.constexpr,
+):  # fmt: skip
     """Sums that are done while others of the tile are multiplied: they leave at once."""
     bias, residual, out, stride_rm, stride_om = epilogue
     if STAGED:
-        leave(finish(y, epilogue, col0, N, ACTIVATION), place, row0, col0)
+        _leave(_finish(y, epilogue, col0, N, ACTIVATION), place, row0, col0, PENDING)
     else:
         store_tile(y, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
 
 
 @gluon.jit
-def let_go(late, place, STAGED: gl.constexpr):
+def let_go(late, place, STAGED: gl.constexpr, PENDING: gl.constexpr):
     """Stores what the tile before left to do."""
     if STAGED:
         if late[3] == 1:
-            leave(late[0], place, late[1], late[2])
+            _leave(late[0], place, late[1], late[2], PENDING)
 
 
 @gluon.jit
@@ -104,8 +108,9 @@ def _hold(turn, turn_phase, blocks, ROW: gl.constexpr, STAGES: gl.constexpr, SKE
     """The second group starts a tile when the first one has done SKEW parts of it, halves of a
     block: while one ends a tile, the other multiplies."""
     if SKEW > 0 and ROW > 0:
-        mbarrier.wait(turn, turn_phase, pred=_apart(blocks, STAGES, SKEW))
-        turn_phase ^= 1
+        if _apart(blocks, STAGES, SKEW):
+            mbarrier.wait(turn, turn_phase)
+            turn_phase ^= 1
     return turn_phase
 
 
@@ -132,7 +137,7 @@ def multiply_128(
     mbarrier.wait(full.index(stage), phase)
     sums0 = _start(a_smem, b_smem, acc, stage, ROW, 0)
     r0 = _scale(s_smem, t_smem, stage, ROW, 0, mma)
-    let_go(late, place, STAGED)
+    let_go(late, place, STAGED, 0)
     before = empty.index(stage)
     stage, phase = after(stage, phase, STAGES)
     mbarrier.wait(full.index(stage), phase, pred=last > 0)
@@ -196,7 +201,7 @@ def multiply_192(
     mbarrier.wait(full.index(stage), phase)
     sums = _start(a_smem, b_smem, acc, stage, ROW, 0)
     r0 = _scale(s_smem, t_smem, stage, ROW, 0, mma)
-    let_go(late, small, STAGED)
+    let_go(late, small, STAGED, 1)
     sums = warpgroup_mma_wait(0, deps=(sums,))
     _pass(turn, 1, last + 1, ROW, STAGES, SKEW)
     for block in range(1, last + 1):
@@ -219,7 +224,7 @@ def multiply_192(
     r1 = _scale(s_smem, t_smem, stage, ROW, 1, half)
     acc += sums * r0[:, None]
     acc, sums = warpgroup_mma_wait(1, deps=(acc, sums))
-    _now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED)
+    _now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
     few = warpgroup_mma_wait(0, deps=(few,))
     mbarrier.arrive(empty.index(stage), count=1)
     stage, phase = after(stage, phase, STAGES)
@@ -235,22 +240,23 @@ def multiply_256(
     STAGED: gl.constexpr,
 ):  # fmt: skip
     """256 columns: two halves, which share one set of sums; one group adds while the other
-    multiplies."""
+    multiplies. The first half leaves while the last block's second half is multiplied."""
     a_smem, b_smem, _, s_smem, t_smem, full, empty, turn = ring
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
-    last = gl.cdiv(K, 128) - 1
+    blocks = gl.cdiv(K, 128)
+    last = blocks - 1
     acc0 = gl.zeros([64, 128], gl.float32, mma)
     acc1 = acc0
     sums = acc0
-    turn_phase = _hold(turn, turn_phase, last + 1, ROW, STAGES, SKEW)
+    turn_phase = _hold(turn, turn_phase, blocks, ROW, STAGES, SKEW)
     mbarrier.wait(full.index(stage), phase)
     sums = _start(a_smem, b_smem, sums, stage, ROW, 0)
-    let_go(late, place, STAGED)
+    let_go(late, place, STAGED, 0)
     for block in range(0, last):
         r0 = _scale(s_smem, t_smem, stage, ROW, 0, mma)
         r1 = _scale(s_smem, t_smem, stage, ROW, 1, mma)
         sums = warpgroup_mma_wait(0, deps=(sums,))
-        _pass(turn, 2 * block + 1, last + 1, ROW, STAGES, SKEW)
+        _pass(turn, 2 * block + 1, blocks, ROW, STAGES, SKEW)
         acc0 += sums * r0[:, None]
         # As in `multiply_128`.
         acc0, sums = warpgroup_mma_wait(0, deps=(acc0, sums))
@@ -263,15 +269,15 @@ def multiply_256(
         acc1, sums = warpgroup_mma_wait(0, deps=(acc1, sums))
         sums = _start(a_smem, b_smem, sums, stage, ROW, 0)
         mbarrier.arrive(before, count=1)
-        _pass(turn, 2 * block + 2, last + 1, ROW, STAGES, SKEW)
+        _pass(turn, 2 * block + 2, blocks, ROW, STAGES, SKEW)
     r0 = _scale(s_smem, t_smem, stage, ROW, 0, mma)
     r1 = _scale(s_smem, t_smem, stage, ROW, 1, mma)
     sums = warpgroup_mma_wait(0, deps=(sums,))
-    _pass(turn, 2 * last + 1, last + 1, ROW, STAGES, SKEW)
+    _pass(turn, 2 * last + 1, blocks, ROW, STAGES, SKEW)
     acc0 += sums * r0[:, None]
     acc0, sums = warpgroup_mma_wait(0, deps=(acc0, sums))
     sums = _start(a_smem, b_smem, sums, stage, ROW, 128)
-    _now(acc0, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED)
+    _now(acc0, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
     sums = warpgroup_mma_wait(0, deps=(sums,))
     mbarrier.arrive(empty.index(stage), count=1)
     acc1 += sums * r1[:, None]

@@ -9,7 +9,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy, mbarrier, tma
 
-from pumice.operators.gemm.hopper_triton import after, async_load, narrow_of, tile_of
+from pumice.operators.gemm.hopper_triton import (
+    after,
+    async_load,
+    begin_early,
+    narrow_of,
+    tile_of,
+)
 from pumice.operators.gemm_fp8_block.hopper_tiles_triton import (
     let_go,
     multiply_128,
@@ -38,7 +44,7 @@ def _load(
     x, w, scales, ring, row0, col0, more0, M, N, K, stage, phase,
     COLUMNS: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Fills buffers with a tile's rows of x and w, a block of K each, and with its scales:
+    """Fills buffers with a tile's rows of x and w, a block of K each, and with their scales:
     COLUMNS rows of w from col0 on, MORE from more0 on, the scales of rows of x, of col0 and of
     more0. Scales come by copies of four bytes, whose end the same barrier waits for: loads by who
     needs them would stand in line behind the blocks."""
@@ -97,8 +103,8 @@ def _producer(
             tile_m, tile_n = tile_of(tile, tiles_m, across, GROUP_M)
             col0 = strips * BN + tile_n * 128
             stage, phase = _load(
-                x_rows, w_rows, scales, ring, tile_m * BM, col0, col0, M, N, K, stage, phase,
-                128, 0, STAGES,
+                x_rows, w_rows, scales, ring, tile_m * BM, col0, col0, M, N, K,
+                stage, phase, 128, 0, STAGES,
             )  # fmt: skip
 
 
@@ -152,7 +158,7 @@ def _consumer(
                 ROW, STAGES, SKEW, ACTIVATION, STAGED,
             )  # fmt: skip
     if BN == 192:
-        let_go(few, small, STAGED)
+        let_go(few, small, STAGED, 1)
     if BN > 128:
         first, count, across = narrow_of(tiles_m, strips, N, BN)
         for tile in range(first, count, gl.num_programs(0)):
@@ -161,7 +167,7 @@ def _consumer(
                 ring, epilogue, place, late, tile_m * BM + ROW, strips * BN + tile_n * 128, M, N, K,
                 stage, phase, turn, ROW, STAGES, 0, ACTIVATION, STAGED,
             )  # fmt: skip
-    let_go(late, place, STAGED)
+    let_go(late, place, STAGED, 0)
     if STAGED:
         tma.store_wait(0)
 
@@ -178,11 +184,7 @@ def fp8_block_specialized(
     128, BN 128, 192 or 256. From the left, `strips` times BN columns are done in tiles of BN (of
     192 an even number, or nothing else), the rest in tiles of 128. STAGED: whether the accelerator
     stores results. EARLY: the launch may begin before the one in front has ended."""
-    if EARLY:
-        gl.inline_asm_elementwise(
-            "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0",
-            "=r", [], dtype=gl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+    begin_early(EARLY)
     FIRST: gl.constexpr = 128 if BN == 192 else BN
     lines: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2)
     a_smem = gl.allocate_shared_memory(x.dtype.element_ty, [STAGES, BM, BK], lines)
