@@ -94,6 +94,10 @@ class Shared:
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
 
+    @property
+    def layout(self) -> None:
+        return None
+
     def load(self, layout: Any = None) -> Tensor:
         return tensor(self.values.copy())
 

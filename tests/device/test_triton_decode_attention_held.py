@@ -55,18 +55,18 @@ def _case(
     [
         ((2, 2, 128, [1], 32), {}),
         ((2, 2, 128, [31, 33], 32), {}),
-        ((4, 1, 128, [32, 0, 255], 32), {"BLOCK_N": 64, "SPLITS": 4}),
+        ((4, 1, 128, [32, 0, 255], 32), {"BLOCK_N": 64, "SPLITS": 4, "PARTS": 2}),
         ((8, 1, 64, [150], 16, "norm"), {"BLOCK_N": 64, "SPLITS": 2}),
         ((2, 1, 64, [129, 5], 16, "interleaved"), {"BLOCK_N": 64, "SPLITS": 2}),
         ((2, 1, 128, [1000], 32), {"BLOCK_N": 256, "SPLITS": 4}),
-        ((1, 1, 128, [300], 32), {"BLOCK_N": 64, "SPLITS": 1}),
+        ((1, 1, 128, [300], 32), {"BLOCK_N": 64, "SPLITS": 1, "PARTS": 4}),
     ],
     ids=str,
 )
 def test_cases(case: Any, config: Any) -> None:
     attrs, inputs = _case(*case)
     assert KERNEL.supports(make_problem(SPEC, attrs, inputs), HOPPER) is None
-    config = {"BLOCK_N": 128, "SPLITS": 2, "warps": 8, "early": 0, **config}
+    config = {"BLOCK_N": 128, "SPLITS": 2, "PARTS": 1, "warps": 8, "early": 0, **config}
     got = run_case(SPEC, KERNEL, attrs, inputs, HOPPER, config)
     for name, expected in SPEC.reference(attrs, inputs).items():
         assert relative_error(got[name], expected) < SPEC.tolerance["float16"], name

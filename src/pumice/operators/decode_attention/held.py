@@ -24,7 +24,8 @@ _TILES = ((256, 8), (128, 8), (64, 4))  # keys, warps
 
 
 class HeldAttention:
-    """config: keys of a tile; warps; shares of the keys; whether it begins before the launch in
+    """config: keys of a tile; warps; shares of the keys; programs that share a head's values, by
+    columns; whether it begins before the launch in
     front of it has ended (0: no), and when those behind it may (1: with this one, 2: before)."""
 
     name = "decode_attention.triton.held"
@@ -57,9 +58,10 @@ class HeldAttention:
             if problem["q"].shape[2] * tile > 128 * 32 * warps:
                 continue
             splits = next_power_of_2(cdiv(keys, tile))
-            for count in dict.fromkeys((splits, max(splits // 2, 1), max(splits // 4, 1))):
-                values = {"BLOCK_N": tile, "warps": warps, "SPLITS": count}
-                found += [{**values, "early": early} for early in (1, 2)]
+            for count in dict.fromkeys((splits, max(splits // 2, 1), 1)):
+                for parts in (1, 2, 4):
+                    values = {"BLOCK_N": tile, "warps": warps, "SPLITS": count, "PARTS": parts}
+                    found += [{**values, "early": early} for early in (1, 2)]
         return found
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
@@ -69,13 +71,13 @@ class HeldAttention:
         q, k, v, out = (problem[name] for name in ("q", "k", "v", "out"))
         k_cache, v_cache = problem["k_cache"], problem["v_cache"]
         (sequences, heads, dim), kv_heads = q.shape, k.shape[1]
-        splits, warps = config["SPLITS"], config["warps"]
+        splits, warps, parts = config["SPLITS"], config["warps"], config["PARTS"]
         if sequences == 0:
             return Plan(())
         workspaces = {
             "partial": TensorSpec((sequences, heads, splits, dim), "float32"),
-            "lse": TensorSpec((sequences, heads, splits), "float32"),
-            "counters": TensorSpec((sequences * heads,), "int32"),
+            "lse": TensorSpec((sequences, heads, parts, splits), "float32"),
+            "counters": TensorSpec((sequences * heads * parts,), "int32"),
         }
         used = list(workspaces) if splits > 1 else []
         names = (*_GIVEN, "q_weight", "k_weight", "out")
@@ -86,7 +88,7 @@ class HeldAttention:
         early = int(config["early"])
         launch = Launch(
             kernel=held,
-            grid=(sequences * splits * heads, 1, 1),
+            grid=(sequences * splits * heads * parts, 1, 1),
             arguments={
                 **arguments,
                 "stride_qt": q.stride[0], "stride_qh": q.stride[1],
@@ -98,7 +100,8 @@ class HeldAttention:
                 "stride_vc": v_cache.stride[2],
                 "stride_table": problem["block_table"].stride[0],
                 "stride_ot": out.stride[0], "stride_oh": out.stride[1],
-                "heads": heads, "splits": splits, "scale": logit_scales(attrs, dim)[0],
+                "heads": heads, "splits": splits,
+                "width": problem["block_table"].shape[1], "scale": logit_scales(attrs, dim)[0],
                 "eps": float(attrs.get("eps", 1e-6)),
                 "offset": float(attrs.get("weight_offset", 0.0)),
                 "factor": float(attrs.get("factor", 1.0)),
@@ -106,7 +109,7 @@ class HeldAttention:
             constants={
                 **constants,
                 "GROUP": heads // kv_heads, "D": dim, "HALF": problem["inv_freq"].shape[0],
-                "PAGE": k_cache.shape[1], "BLOCK_N": config["BLOCK_N"],
+                "PAGE": k_cache.shape[1], "BLOCK_N": config["BLOCK_N"], "PARTS": parts,
                 "AT_ONCE": min(next_power_of_2(splits), max(1, 64 * warps * target.wave // dim)),
                 "INTERLEAVED": bool(attrs.get("interleaved")), "EARLY": early,
             },

@@ -20,15 +20,24 @@ from pumice.operators.decode_attention.kernel_triton import (
 
 
 @triton.jit
+def _pages(table, first, width, PAGE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The blocks of rows first … first + BLOCK_N − 1. Bounded by the table's width, not by the
+    context, so that neither waits for the other."""
+    block = (first + tl.arange(0, BLOCK_N)) // PAGE
+    return tl.load(table + block, mask=block < width, other=0).to(tl.int64)
+
+
+@triton.jit
 def _tile(
-    cache, table, stride_b, stride_n, first, end,
+    cache, page, stride_b, stride_n, first, end, column,
     D: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Rows first … end − 1 of a sequence, [BLOCK_N, D], zeros behind them."""
-    column = first + tl.arange(0, BLOCK_N)
-    page = tl.load(table + column // PAGE, mask=column < end, other=0).to(tl.int64)
-    rows = cache + (page * stride_b + column % PAGE * stride_n)[:, None]
-    return tl.load(rows + tl.arange(0, D)[None, :], mask=(column < end)[:, None], other=0.0)
+    """D columns from `column` on of rows first … end − 1 of a sequence, [BLOCK_N, D], zeros behind
+    them."""
+    n = first + tl.arange(0, BLOCK_N)
+    rows = cache + (page * stride_b + n % PAGE * stride_n)[:, None]
+    at = rows + (column + tl.arange(0, D))[None, :]
+    return tl.load(at, mask=(n < end)[:, None], other=0.0)
 
 
 @triton.jit
@@ -66,6 +75,7 @@ def held(
     stride_oh,
     heads,
     splits,
+    width,  # of the block table
     scale,  # times log2 e
     eps,
     offset,
@@ -75,30 +85,42 @@ def held(
     HALF: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PARTS: tl.constexpr,  # programs that share a head's values, by columns
     AT_ONCE: tl.constexpr,
     INTERLEAVED: tl.constexpr,
     EARLY: tl.constexpr,  # 0, 1: launches behind may begin with this one, 2: before it
 ):
     if EARLY == 2:
         tl.extra.cuda.gdc_launch_dependents()
-    head = tl.program_id(0) % heads
-    split = tl.program_id(0) // heads % splits
-    sequence = (tl.program_id(0) // heads // splits).to(tl.int64)
+    COLUMNS: tl.constexpr = D // PARTS
+    pid = tl.program_id(0) // PARTS
+    part = tl.program_id(0) % PARTS
+    head = pid % heads
+    split = pid // heads % splits
+    sequence = (pid // heads // splits).to(tl.int64)
     kv_head = head // GROUP
     context = tl.load(context_len + sequence)
     cached = tl.maximum(context - 1, 0)
-    share = tl.maximum(tl.cdiv(tl.cdiv(cached, splits), BLOCK_N), 1) * BLOCK_N
-    active = tl.maximum(tl.cdiv(cached, share), 1)
-    if split >= active:
-        return
-    own = (split == active - 1) & (context > 0)  # has the new key, too
-    first = split * share
-    end = tl.minimum(first + share, cached)
     table = block_table + sequence * stride_table
+    if lse is None:  # one share
+        first = 0
+        active = 1
+        page = _pages(table, first, width, PAGE, BLOCK_N)
+        end = cached
+    else:
+        share = tl.maximum(tl.cdiv(tl.cdiv(cached, splits), BLOCK_N), 1) * BLOCK_N
+        active = tl.maximum(tl.cdiv(cached, share), 1)
+        if split >= active:
+            return
+        first = split * share
+        page = _pages(table, first, width, PAGE, BLOCK_N)
+        end = tl.minimum(first + share, cached)
+    own = (split == active - 1) & (context > 0)  # has the new key, too
     k_head = k_cache + kv_head.to(tl.int64) * stride_kc
     v_head = v_cache + kv_head.to(tl.int64) * stride_vc
-    keys = _tile(k_head, table, stride_kb, stride_kn, first, end, D, PAGE, BLOCK_N)
-    values = _tile(v_head, table, stride_vb, stride_vn, first, end, D, PAGE, BLOCK_N)
+    e = part * COLUMNS
+    keys = _tile(k_head, page, stride_kb, stride_kn, first, end, 0, D, PAGE, BLOCK_N)
+    values = _tile(v_head, page, stride_vb, stride_vn, first, end, e, COLUMNS, PAGE, BLOCK_N)
     d = tl.arange(0, D)
     position = tl.load(positions + sequence)
     slot = tl.load(slots + sequence).to(tl.int64)
@@ -123,9 +145,9 @@ def held(
     new = rotate_columns(
         k_row, inside & own, k_weight, inverse_k, d, partner, cosine, sine, offset, D
     ).to(q.dtype.element_ty)
-    value = tl.load(
-        v + sequence * stride_vt + kv_head * stride_vh + d, mask=own & (d < D), other=0.0
-    )
+    mine = e + tl.arange(0, COLUMNS)
+    value = tl.load(v + sequence * stride_vt + kv_head * stride_vh + mine, mask=own & (mine < D),
+                    other=0.0)  # fmt: skip
     query = query.to(tl.float32) * scale
     logit = tl.where(own, tl.sum(tl.sum(query * new.to(tl.float32), 1), 0), -1e30)
     column = first + tl.arange(0, BLOCK_N)
@@ -137,8 +159,9 @@ def held(
     total = tl.sum(p, 0) + weight
     acc = tl.sum(p[:, None] * values.to(tl.float32), 0) + weight * value.to(tl.float32)
     for start in range(first + BLOCK_N, end, BLOCK_N):
-        keys = _tile(k_head, table, stride_kb, stride_kn, start, end, D, PAGE, BLOCK_N)
-        values = _tile(v_head, table, stride_vb, stride_vn, start, end, D, PAGE, BLOCK_N)
+        page = _pages(table, start, width, PAGE, BLOCK_N)
+        keys = _tile(k_head, page, stride_kb, stride_kn, start, end, 0, D, PAGE, BLOCK_N)
+        values = _tile(v_head, page, stride_vb, stride_vn, start, end, e, COLUMNS, PAGE, BLOCK_N)
         column = start + tl.arange(0, BLOCK_N)
         s = tl.where(column < end, tl.sum(keys.to(tl.float32) * query, 1), -1e30)
         top = tl.maximum(tl.max(s, 0), maximum)
@@ -150,24 +173,25 @@ def held(
     appended = own & (slot >= 0) & (head % GROUP == 0)
     k_slot = k_head + slot // PAGE * stride_kb + slot % PAGE * stride_kn
     v_slot = v_head + slot // PAGE * stride_vb + slot % PAGE * stride_vn
-    tl.store(k_slot + d[None, :], new, mask=inside & appended)
-    tl.store(v_slot + d, value, mask=appended & (d < D))
+    tl.store(k_slot + d[None, :], new, mask=inside & appended & (part == 0))
+    tl.store(v_slot + mine, value, mask=appended & (mine < D))
     some = total > 0.0
     acc = acc / tl.where(some, total, 1.0)
     o_row = out + sequence * stride_ot + head * stride_oh
     if lse is None:
-        tl.store(o_row + d, acc.to(out.dtype.element_ty))
+        tl.store(o_row + mine, acc.to(out.dtype.element_ty))
     elif active == 1:
-        tl.store(o_row + d, acc.to(out.dtype.element_ty))
+        tl.store(o_row + mine, acc.to(out.dtype.element_ty))
     else:
         row = (sequence * heads + head) * splits
-        tl.store(partial + (row + split) * D + d, acc)
         seen = tl.where(some, maximum + tl.log2(tl.where(some, total, 1.0)), float("-inf"))
-        tl.store(lse + row + split, seen)
-        counter = counters + sequence * heads + head
+        lse_row = lse + ((sequence * heads + head) * PARTS + part) * splits
+        tl.store(partial + (row + split) * D + mine, acc)
+        tl.store(lse_row + split, seen)
+        counter = counters + (sequence * heads + head) * PARTS + part
         if arrive(counter, 1, 32) == active - 1:
             tl.store(counter, 0)  # for the next launch: nobody else comes
             combine_shares(
-                partial + row * D, lse + row, o_row, stride_oh, active, splits, 0,
-                1, D, 1, D, AT_ONCE,
+                partial + row * D, lse_row, o_row, stride_oh, active, splits, e,
+                1, D, 1, COLUMNS, AT_ONCE,
             )  # fmt: skip

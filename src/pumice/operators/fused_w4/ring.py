@@ -13,8 +13,9 @@ _ROWS = 16  # of a tile
 # (warps, stages, programs a compute unit, whether activations stay in registers), the favourites
 # first.
 _SHAPES = (
-    (8, 3, 2, 1), (8, 3, 2, 0), (8, 4, 2, 0), (8, 3, 3, 0), (8, 4, 2, 1), (8, 6, 1, 1),
-    (8, 5, 1, 0), (4, 6, 3, 0), (4, 6, 2, 1), (16, 3, 1, 1), (4, 4, 4, 0), (8, 2, 2, 0),
+    (8, 3, 2, 1), (8, 3, 2, 0), (8, 4, 2, 0), (8, 3, 3, 0), (8, 4, 2, 1), (8, 5, 2, 0),
+    (8, 6, 2, 0), (4, 6, 3, 0), (4, 4, 4, 0), (8, 6, 1, 1), (4, 6, 2, 1), (16, 3, 1, 1),
+    (8, 2, 2, 0),
 )  # fmt: skip
 _MOST_HELD = 2  # steps whose activations fit a thread's registers
 
@@ -28,7 +29,7 @@ class Ring:
     """One token. config: warps, which share K; stages of the ring; programs a compute unit; whether
     it begins before the launch in front of it has ended (0: no), and when those behind it may (1:
     at once, 2: when this one's activations are there, 3: with the last tile); whether activations
-    stay in registers."""
+    stay in registers (else they are read again for every tile)."""
 
     name = "fused_w4.triton.ring"
 
@@ -62,7 +63,7 @@ class Ring:
         for warps, stages, units, held in _SHAPES:
             steps = cdiv(groups, 8 * warps)
             shared = stages * step_bytes(warps) + 64 * warps
-            shared += 512 * warps * next_power_of_2(steps) if normed else 0
+            shared += (512 * normed + 32 * (1 - held)) * warps * next_power_of_2(steps)
             if (shared + 1024) * units > target.shared_bytes or (held and steps > _MOST_HELD):
                 continue
             values = {"warps": warps, "stages": stages, "units": units, "held": held}

@@ -214,12 +214,10 @@ def activations_of(x, s, GROUPS: gl.constexpr, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def held_activations(shared, s: gl.constexpr, WARPS: gl.constexpr):
-    """The same from shared memory [steps · 8 · WARPS, 16]."""
+def held_activations(shared, WARPS: gl.constexpr):
+    """The same from shared memory [8 · WARPS, 16]."""
     L: gl.constexpr = _pairs_layout(WARPS)
-    value = gl.reshape(
-        shared.slice(s * 8 * WARPS, 8 * WARPS).load(_held_layout(WARPS)), (WARPS, 8, 16)
-    )
+    value = gl.reshape(shared.load(_held_layout(WARPS)), (WARPS, 8, 16))
     value = gl.permute(value, (1, 0, 2))
     value = gl.expand_dims(gl.convert_layout(value, gl.SliceLayout(2, L), assert_trivial=True), 2)
     g = gl.expand_dims(gl.expand_dims(gl.expand_dims(
@@ -229,3 +227,28 @@ def held_activations(shared, s: gl.constexpr, WARPS: gl.constexpr):
         gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L)))),
         0), 1), 3)  # fmt: skip
     return _sixteen(gl.where(t == g % 4, value, 0), WARPS)
+
+
+@gluon.constexpr_function
+def _offsets_layout(WARPS):
+    return gl.DistributedLinearLayout(
+        [[1]], [[2], [4], [0], [0], [0]], [[8 << i] for i in range(_bits(WARPS))], [], [8 * WARPS]
+    )
+
+
+@gluon.jit
+def keep_offsets(shared, z0, z1, WARPS: gl.constexpr):
+    """What groups add by their zero points, the same for all rows g, to shared memory."""
+    both = gl.sum(gl.join(z0, z1), 0) * 0.125
+    shared.store(gl.reshape(both, (8 * WARPS,)))
+
+
+@gluon.jit
+def offsets_of(shared, WARPS: gl.constexpr):
+    """The same of groups 2t and 2t + 1, [1, WARPS, 4]."""
+    L: gl.constexpr = gl.SliceLayout(0, lanes(WARPS))
+    value = gl.reshape(shared.load(_offsets_layout(WARPS)), (WARPS, 4, 2))
+    z0, z1 = gl.split(value)
+    z0 = gl.expand_dims(gl.convert_layout(z0, L, assert_trivial=True), 0)
+    z1 = gl.expand_dims(gl.convert_layout(z1, L, assert_trivial=True), 0)
+    return z0, z1

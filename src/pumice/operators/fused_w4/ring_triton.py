@@ -19,7 +19,9 @@ from pumice.operators.fused_w4.ring_operand_triton import (
     activations_of,
     eight_groups,
     held_activations,
+    keep_offsets,
     lanes,
+    offsets_of,
     scales_of,
     words_of,
 )
@@ -68,12 +70,45 @@ def _copy(
 
 
 @gluon.jit
-def _here(value):
-    """The same number, computed where it stands: what follows from it is not kept in registers
-    from tile to tile."""
-    return gl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [value], dtype=gl.int32, is_pure=False, pack=1
-    )  # fmt: skip
+def _next(
+    unit, units, first, count, w_ring, s_ring, w, scales, N, half,
+    GROUPS: gl.constexpr, STEPS: gl.constexpr, GATED: gl.constexpr, STAGES: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """(words, scales) of a step, when they are there; the place of the one before is filled again."""
+    async_copy.wait_group(STAGES - 2)
+    slot = unit % STAGES
+    words = words_of(w_ring.index(slot), WARPS)
+    scale = scales_of(s_ring.index(slot), WARPS)
+    following = unit + STAGES - 1
+    if following < units:
+        _copy(
+            first + following // STEPS * count, following % STEPS, following % STAGES,
+            w_ring, s_ring, w, scales, N, half, GROUPS, GATED, WARPS,
+        )  # fmt: skip
+    async_copy.commit_group()
+    return words, scale
+
+
+@gluon.jit
+def _added(words, scale, pairs, z0, z1, s, low, high, GROUPS: gl.constexpr, WARPS: gl.constexpr):
+    """The sums of rows g and g + 8, and a step's products."""
+    d0, d1, d2, d3 = eight_groups(words[0], words[1], pairs, WARPS)
+    s0, s1, s2, s3 = scale
+    if GROUPS % (8 * WARPS) > 0:
+        # What was not copied may be anything.
+        L: gl.constexpr = lanes(WARPS)
+        warp = gl.arange(0, WARPS, layout=gl.SliceLayout(0, gl.SliceLayout(2, L)))
+        t = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(0, L)))
+        group = gl.expand_dims(gl.expand_dims((s * WARPS + warp) * 8, 0), 2)
+        group = group + gl.expand_dims(gl.expand_dims(t * 2, 0), 0)
+        s0 = gl.where(group < GROUPS, s0, 0.0)
+        s1 = gl.where(group + 1 < GROUPS, s1, 0.0)
+        s2 = gl.where(group < GROUPS, s2, 0.0)
+        s3 = gl.where(group + 1 < GROUPS, s3, 0.0)
+    low += (d0 - z0) * s0 + (d1 - z1) * s1
+    high += (d2 - z0) * s2 + (d3 - z1) * s3
+    return low, high
 
 
 @gluon.jit
@@ -88,7 +123,8 @@ def _normed(
     bits = (value * factor * gain).to(gl.float16).to(gl.int16, bitcast=True).to(gl.int32)
     low, high = gl.split(gl.reshape(bits, (STEPS * WARPS * 128, 2)))
     pairs = (low & 0xFFFF) | (high << 16)
-    shared.store(gl.reshape(pairs, (STEPS * 8 * WARPS, 16)))
+    flat = shared._reinterpret(gl.int32, [STEPS * 8 * WARPS, 16], shared.layout)
+    flat.store(gl.reshape(pairs, (STEPS * 8 * WARPS, 16)))
 
 
 @gluon.jit
@@ -195,24 +231,33 @@ def ring(
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(4, 2, 4, order=[1, 0])
     x_shared = None
     if NORMED:
-        x_shared = gl.allocate_shared_memory(gl.int32, [ROOM * 8 * WARPS, 16], PLAIN)
+        x_shared = gl.allocate_shared_memory(gl.int32, [ROOM, 8 * WARPS, 16], PLAIN)
         _normed(x, gain, K, eps, x_shared, ROOM, WARPS)
-    held = ()
-    offsets = ()
     L: gl.constexpr = lanes(WARPS)
     sevens = gl.full((8, WARPS, 4), ZERO * 0x11111111, gl.int32, L)
     four = (sevens, sevens, sevens, sevens)
-    for s in gl.static_range(STEPS):
-        if NORMED:
-            pairs = held_activations(x_shared, s, WARPS)
-        else:
-            pairs = activations_of(x, s, GROUPS, WARPS)
-        if HELD:
+    held = ()
+    offsets = ()
+    VECTOR: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[0])
+    z_shared = None
+    if HELD:
+        for s in gl.static_range(STEPS):
+            if NORMED:
+                pairs = held_activations(x_shared.index(s), WARPS)
+            else:
+                pairs = activations_of(x, s, GROUPS, WARPS)
             held += (pairs,)
-        z0, z1, _, _ = eight_groups((four, four), (four, four), pairs, WARPS)
-        offsets += ((z0, z1),)
-    # A tile's end beside the next one's beginning, where registers allow.
-    LATER: gl.constexpr = STEPS <= 3
+            z0, z1, _, _ = eight_groups((four, four), (four, four), pairs, WARPS)
+            offsets += ((z0, z1),)
+    else:
+        z_shared = gl.allocate_shared_memory(gl.float32, [ROOM, 8 * WARPS], VECTOR)
+        for s in range(STEPS):
+            if NORMED:
+                pairs = held_activations(x_shared.index(s), WARPS)
+            else:
+                pairs = activations_of(x, s, GROUPS, WARPS)
+            z0, z1, _, _ = eight_groups((four, four), (four, four), pairs, WARPS)
+            keep_offsets(z_shared.index(s), z0, z1, WARPS)
     LR: gl.constexpr = gl.BlockedLayout([1, WARPS], [32, 1], [WARPS, 1], [1, 0])
     SUMS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
     sums_a = gl.allocate_shared_memory(gl.float32, [8, WARPS], SUMS)
@@ -226,71 +271,48 @@ def ring(
                     "griddepcontrol.launch_dependents; // $0",
                     "=r", [], dtype=gl.int32, is_pure=False, pack=1,
                 )  # fmt: skip
-        if LATER:
-            before_a, before_b = _before(residual, tile, N, LR)
+        before_a, before_b = _before(residual, tile, N, LR)
         low = gl.zeros((8, WARPS, 4), gl.float32, L)
         high = gl.zeros((8, WARPS, 4), gl.float32, L)
-        for s in gl.static_range(STEPS):
-            unit = turn * STEPS + s
-            async_copy.wait_group(STAGES - 2)
-            slot = unit % STAGES
-            words = words_of(w_ring.index(slot), WARPS)
-            s0, s1, s2, s3 = scales_of(s_ring.index(slot), WARPS)
-            following = unit + STAGES - 1
-            if following < units:
-                _copy(
-                    first + following // STEPS * count, following % STEPS, following % STAGES,
-                    w_ring, s_ring, w, scales, N, half, GROUPS, GATED, WARPS,
+        if HELD:
+            for s in gl.static_range(STEPS):
+                words, scale = _next(
+                    turn * STEPS + s, units, first, count, w_ring, s_ring, w, scales, N, half,
+                    GROUPS, STEPS, GATED, STAGES, WARPS,
                 )  # fmt: skip
-            async_copy.commit_group()
-            if LATER and s == 0:
-                # What warps found for the tile in front: all have passed a barrier since.
-                if turn > 0:
-                    _finish(
-                        sums_a, sums_b, tile - count, kept_a, kept_b, bias, residual, out, N, half,
-                        GATED, LR,
-                    )  # fmt: skip
-            if HELD:
-                pairs = held[s]
-            elif NORMED:
-                pairs = held_activations(x_shared, s, WARPS)
-            else:
-                pairs = activations_of(x, _here(s), GROUPS, WARPS)
-            d0, d1, d2, d3 = eight_groups(words[0], words[1], pairs, WARPS)
-            z0, z1 = offsets[s]
-            if (s + 1) * 8 * WARPS > GROUPS:
-                # What was not copied may be anything.
-                gg = gl.expand_dims(
-                    gl.expand_dims(
-                        gl.arange(0, WARPS, layout=gl.SliceLayout(0, gl.SliceLayout(2, L))), 0
-                    ),
-                    2,
-                )
-                tt = gl.expand_dims(
-                    gl.expand_dims(
-                        gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(0, L))), 0
-                    ),
-                    0,
-                )
-                group = (s * WARPS + gg) * 8 + tt * 2
-                s0 = gl.where(group < GROUPS, s0, 0.0)
-                s1 = gl.where(group + 1 < GROUPS, s1, 0.0)
-                s2 = gl.where(group < GROUPS, s2, 0.0)
-                s3 = gl.where(group + 1 < GROUPS, s3, 0.0)
-            low += (d0 - z0) * s0 + (d1 - z1) * s1
-            high += (d2 - z0) * s2 + (d3 - z1) * s3
-        if not LATER:
-            before_a, before_b = _before(residual, _here(tile), N, LR)
+                if s == 0:
+                    # What warps found for the tile in front: all have passed a barrier since.
+                    if turn > 0:
+                        _finish(
+                            sums_a, sums_b, tile - count, kept_a, kept_b, bias, residual, out, N,
+                            half, GATED, LR,
+                        )  # fmt: skip
+                z0, z1 = offsets[s]
+                low, high = _added(
+                    words, scale, held[s], z0, z1, s, low, high, GROUPS, WARPS
+                )  # fmt: skip
+        else:
+            for s in range(STEPS):
+                words, scale = _next(
+                    turn * STEPS + s, units, first, count, w_ring, s_ring, w, scales, N, half,
+                    GROUPS, STEPS, GATED, STAGES, WARPS,
+                )  # fmt: skip
+                if NORMED:
+                    pairs = held_activations(x_shared.index(s), WARPS)
+                else:
+                    pairs = activations_of(x, s, GROUPS, WARPS)
+                z0, z1 = offsets_of(z_shared.index(s), WARPS)
+                low, high = _added(words, scale, pairs, z0, z1, s, low, high, GROUPS, WARPS)
         sums_a.store(gl.sum(low, 2))
         sums_b.store(gl.sum(high, 2))
-        if LATER:
+        if HELD:
             kept_a = before_a
             kept_b = before_b
         else:
             _finish(
                 sums_a, sums_b, tile, before_a, before_b, bias, residual, out, N, half, GATED, LR,
             )  # fmt: skip
-    if LATER and turns > 0:
+    if HELD and turns > 0:
         _finish(
             sums_a, sums_b, first + (turns - 1) * count, kept_a, kept_b, bias, residual, out, N,
             half, GATED, LR,
