@@ -23,7 +23,7 @@ MATRIX = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
     ("n", "k", "parts"),
     [
         (12288, 4096, ("norm",)),
-        (5120, 5120, ("residual",)),
+        (4096, 4096, ("residual",)),
         (22016, 4096, ("norm", "silu")),
         (4096, 11008, ("residual",)),
     ],

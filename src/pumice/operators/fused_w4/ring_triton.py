@@ -75,7 +75,7 @@ def _next(
     GROUPS: gl.constexpr, STEPS: gl.constexpr, GATED: gl.constexpr, STAGES: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
-    """(words, scales) of a step, when they are there; the place of the one before is filled again."""
+    """(words, scales) of a step, when they are there; the place in front is filled again."""
     async_copy.wait_group(STAGES - 2)
     slot = unit % STAGES
     words = words_of(w_ring.index(slot), WARPS)
