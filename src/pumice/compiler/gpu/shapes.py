@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 CONTEXT_STEP = 8  # from one bound of the context to the next
 SHORTEST_CONTEXT = 1024  # tokens, of the smallest bound
+ALONE = 256  # tokens of one sequence's smallest: attention needs no shares of so few keys
 FEWEST_TOKENS = 16  # of an extend plan
 
 
@@ -54,8 +55,10 @@ def plan_shapes(
     contexts = powers(-(-SHORTEST_CONTEXT // block_size), longest, CONTEXT_STEP)
     if contexts[0] >= longest:
         contexts = [longest]
+    shortest = -(-ALONE // block_size)
     for sequences in powers(1, max_sequences):
-        for blocks in contexts:
+        few = [shortest] if sequences == 1 and shortest < contexts[0] else []
+        for blocks in [*few, *contexts]:
             yield PlanShape("decode", sequences, sequences, blocks, sequences)
     for tokens in powers(min(FEWEST_TOKENS, max_tokens), max_tokens):
         for blocks in contexts:
