@@ -23,7 +23,8 @@ ALIGNMENT = 256
 _PADDING = 64  # bytes: a tensor of the file ends at a multiple of it
 FILE = "weights.safetensors"
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-_CHUNK = 8 << 20  # random bytes that are made once
+# Random bytes that are made once. They end inside a row, so that a matrix has few equal rows.
+_CHUNK = (8 << 20) - 1252
 _SPREAD = 0.02  # standard deviation of random floats, as models are initialized
 
 
