@@ -78,7 +78,8 @@ class Warps(Language):
         )  # fmt: skip
         return super().stands() | {
             "tl": self, "tma": tma, "mbarrier": barrier, "async_load": self.load_block,
-            "async_store": self.store_block, "fence_async_shared": lambda: None,
+            "async_store": self.store_block, "_begin_copy": self.begin_copy,
+            "fence_async_shared": lambda: None,
         }  # fmt: skip
 
     @staticmethod
@@ -126,7 +127,7 @@ class Warps(Language):
             assert self.changed.wait_for(over, _PATIENCE) and not self.failures
             assert barrier.passed <= before + 1, "a barrier was passed twice during one wait"
 
-    def async_copy_global_to_shared(self, buffer: Shared, pointer: Pointer) -> None:
+    def begin_copy(self, buffer: Shared, pointer: Pointer) -> None:
         assert buffer.values.shape == pointer.place.shape
         poison(buffer.values)
         self.local.begun.append(lambda: buffer.store(pointer.read()))

@@ -23,6 +23,13 @@ from pumice.operators.gemm_fp8_block.hopper_tiles_triton import (
     multiply_256,
 )
 
+# The name of Triton 3.6, and that of later versions.
+_begin_copy = (
+    async_copy.async_load
+    if hasattr(async_copy, "async_load")
+    else async_copy.async_copy_global_to_shared
+)
+
 
 @gluon.jit
 def _parts(tile_n, BN: gl.constexpr):
@@ -62,8 +69,8 @@ def _load(
     for k in range(0, K, BK):
         bar = full.index(stage)
         mbarrier.wait(empty.index(stage), phase)
-        async_copy.async_copy_global_to_shared(s_smem.index(stage), s_at)
-        async_copy.async_copy_global_to_shared(t_smem.index(stage), t_at)
+        _begin_copy(s_smem.index(stage), s_at)
+        _begin_copy(t_smem.index(stage), t_at)
         async_copy.mbarrier_arrive(bar)
         mbarrier.expect(bar, BYTES)
         async_load(x, [row0, k], bar, a_smem.index(stage))
