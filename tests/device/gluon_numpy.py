@@ -131,7 +131,7 @@ class Language:
         return {
             "gl": self, "async_copy": self, "warpgroup_mma": self.warpgroup_mma,
             "warpgroup_mma_wait": self.warpgroup_mma_wait, "_begin_copy": self.begin_copy,
-            "_barrier": lambda: None,
+            "barrier": lambda: None,
         }  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:

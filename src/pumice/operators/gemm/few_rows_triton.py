@@ -22,20 +22,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from pumice.operators.gemm.common_triton import activate as _activate
+from pumice.operators.triton.shares_triton import add_others, barrier, give, here
 
 activate = gluon.jit(_activate.fn)
-# Names of Triton 3.6, and those of later versions.
-_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+# The name of Triton 3.6, and that of later versions.
 async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
-
-
-@gluon.jit
-def _here(value):
-    """The same number, computed where it stands: addresses of a tile's end would otherwise be
-    kept in registers through all steps."""
-    return gl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [value], dtype=gl.int32, is_pure=False, pack=1
-    )
 
 
 @gluon.jit
@@ -77,39 +68,6 @@ def _launch_next():
 
 
 @gluon.jit
-def _add_others(
-    acc, tile, mine, partial, flags, total, k_units,
-    BN: gl.constexpr, T: gl.constexpr, AT_ONCE: gl.constexpr, ACC: gl.constexpr,
-):  # fmt: skip
-    """What other programs found for a tile that this one began, in their order."""
-    final = ((tile + 1) * k_units * gl.num_programs(0) - 1) // total  # has the tile's last step
-    others = final - mine
-    seen = gl.atomic_cas(flags + tile, others, 0, sem="acquire", scope="gpu")
-    while seen != others:
-        seen = gl.atomic_cas(flags + tile, others, 0, sem="acquire", scope="gpu")
-    n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
-    m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
-    place = n[:, None] * T + m[None, :]
-    for other in range(mine + 1, final + 1, AT_ONCE):
-        for i in gl.static_range(AT_ONCE):
-            found = partial + _here(other + i) * (BN * T)
-            given = (place >= 0) & (other + i <= final)
-            acc += gl.load(found + place, mask=given, other=0.0, cache_modifier=".cg")
-    return acc
-
-
-@gluon.jit
-def _give(acc, tile, mine, partial, flags, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr):
-    """This program's sums for a tile that another one began."""
-    n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
-    m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
-    own = partial + _here(mine) * (BN * T)
-    gl.store(own + (n[:, None] * T + m[None, :]), acc)
-    _barrier()
-    gl.atomic_add(flags + tile, 1, sem="release", scope="gpu")
-
-
-@gluon.jit
 def _store(
     y, tile, first, bias, residual, out, M, N, stride_rm, stride_om,
     ACTIVATION: gl.constexpr, BN: gl.constexpr, T: gl.constexpr,
@@ -124,9 +82,9 @@ def _store(
     y = activate(y, ACTIVATION)
     mask = (n < N)[:, None] & (m < M)[None, :]
     if residual is not None:
-        at = residual + (m * _here(stride_rm))[None, :] + n[:, None]
+        at = residual + (m * here(stride_rm))[None, :] + n[:, None]
         y += gl.load(at, mask=mask, other=0.0).to(gl.float32)
-    at = out + (m * _here(stride_om))[None, :] + n[:, None]
+    at = out + (m * here(stride_om))[None, :] + n[:, None]
     gl.store(at, y.to(out.dtype.element_ty), mask=mask)
 
 
@@ -182,7 +140,7 @@ def few_rows(
     w_rows = tma.make_tensor_descriptor(w, [N, K], [stride_wn, 1], [BN, BK], LINES)
     x_rows = tma.make_tensor_descriptor(x, [M, K], [stride_xm, 1], [T, BK], LINES)
     fence_async_shared()
-    _barrier()
+    barrier()
     if EARLY:
         gl.inline_asm_elementwise(
             "griddepcontrol.wait; // $0", "=r", [], dtype=gl.int32, is_pure=False, pack=1
@@ -209,7 +167,7 @@ def few_rows(
             is_async=True,
         )  # fmt: skip
         acc = warpgroup_mma_wait(0, deps=(acc,))
-        _barrier()  # all warps have read the buffers
+        barrier()  # all warps have read the buffers
         if unit + STAGES < last:
             _load_w(w_rows, unit + STAGES, slot, w_ring, w_full, k_units)
         if unit + X_STAGES < last:
@@ -228,7 +186,7 @@ def few_rows(
             elif tile * k_units >= first:
                 found = acc
                 if step < k_units - 1:
-                    found = _add_others(
+                    found = add_others(
                         found, tile, mine, partial, flags, total, k_units, BN, T, AT_ONCE, ACC
                     )
                 _finish(
@@ -236,4 +194,4 @@ def few_rows(
                     ACTIVATION, BN, T,
                 )  # fmt: skip
             else:
-                _give(acc, tile, mine, partial, flags, BN, T, ACC)
+                give(acc, tile, mine, partial, flags, BN, T, ACC)

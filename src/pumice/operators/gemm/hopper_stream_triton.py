@@ -18,9 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from pumice.operators.gemm.hopper_triton import after, async_load, begin_early, store_tile
-
-# Named so up to Triton 3.6, and after.
-_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+from pumice.operators.triton.shares_triton import barrier
 
 
 @gluon.jit
@@ -84,7 +82,7 @@ def _give(acc, partial, flag):
     """Sums of a tile that another unit began."""
     flat = _flat(acc)
     gl.store(partial + gl.arange(0, flat.shape[0], flat.type.layout), flat)
-    _barrier()
+    barrier()
     gl.atomic_xchg(flag, 1, sem="release", scope="gpu")
 
 

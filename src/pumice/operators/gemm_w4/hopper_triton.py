@@ -23,9 +23,9 @@ from pumice.operators.gemm_w4.hopper_operand_triton import (
     multiply,
     words_layout,
 )
+from pumice.operators.triton.shares_triton import add_others, give, here
 
 # Names of Triton 3.6, and those of later versions.
-_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 _begin_copy = (
     async_copy.async_load
     if hasattr(async_copy, "async_load")
@@ -113,53 +113,10 @@ def _copy_x(
         _begin_copy(x_ring.index(slot), x + at)
 
 
-@gluon.jit
-def _here(value):
-    """The same number, computed where it stands: addresses of a tile's end would otherwise be
-    kept in registers through all steps."""
-    return gl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [value], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
 @gluon.constexpr_function
 def _at_once(BN, T, WARPS):
     """How many partial sums of a tile a thread has room for."""
     return max(1, min(8, 32 * 32 * WARPS // (BN * T)))
-
-
-@gluon.jit
-def _add_others(
-    acc, tile, mine, partial, flags, total, k_units,
-    BN: gl.constexpr, T: gl.constexpr, WARPS: gl.constexpr, ACC: gl.constexpr,
-):  # fmt: skip
-    """What other programs found for a tile that this one began, in their order."""
-    AT_ONCE: gl.constexpr = _at_once(BN, T, WARPS)
-    final = ((tile + 1) * k_units * gl.num_programs(0) - 1) // total  # has the tile's last step
-    others = final - mine
-    seen = gl.atomic_cas(flags + tile, others, 0, sem="acquire", scope="gpu")
-    while seen != others:
-        seen = gl.atomic_cas(flags + tile, others, 0, sem="acquire", scope="gpu")
-    n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
-    m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
-    place = n[:, None] * T + m[None, :]
-    for other in range(mine + 1, final + 1, AT_ONCE):
-        for i in gl.static_range(AT_ONCE):
-            found = partial + _here(other + i) * (BN * T)
-            given = (place >= 0) & (other + i <= final)
-            acc += gl.load(found + place, mask=given, other=0.0, cache_modifier=".cg")
-    return acc
-
-
-@gluon.jit
-def _give(acc, tile, mine, partial, flags, BN: gl.constexpr, T: gl.constexpr, ACC: gl.constexpr):
-    """This program's sums for a tile that another one began."""
-    n = gl.arange(0, BN, layout=gl.SliceLayout(1, ACC))
-    m = gl.arange(0, T, layout=gl.SliceLayout(0, ACC))
-    own = partial + _here(mine) * (BN * T)
-    gl.store(own + (n[:, None] * T + m[None, :]), acc)
-    _barrier()
-    gl.atomic_add(flags + tile, 1, sem="release", scope="gpu")
 
 
 @gluon.jit
@@ -186,10 +143,10 @@ def _finish(
     m = gl.arange(0, T, layout=gl.SliceLayout(0, L))
     mask = (n < limit)[:, None] & (m < M)[None, :]
     if residual is not None:
-        at = residual + (m * _here(residual_stride))[None, :] + n[:, None]
+        at = residual + (m * here(residual_stride))[None, :] + n[:, None]
         gl.store(at, gl.load(at, mask=mask, other=0.0) + value, mask=mask)
     else:
-        at = out + (m * _here(out_stride))[None, :] + n[:, None]
+        at = out + (m * here(out_stride))[None, :] + n[:, None]
         gl.store(at, value.to(out.dtype.element_ty), mask=mask)
 
 
@@ -318,12 +275,13 @@ def stream(
             if tile * k_units >= first:
                 found = acc
                 if step < k_units - 1:
-                    found = _add_others(
-                        found, tile, mine, partial, flags, total, k_units, BN, T, WARPS, ACC
-                    )
+                    found = add_others(
+                        found, tile, mine, partial, flags, total, k_units, BN, T,
+                        _at_once(BN, T, WARPS), ACC,
+                    )  # fmt: skip
                 _finish(
                     found, tile, bias, residual, out, M, N, half, residual_stride, out_stride,
                     GATED, BN, T, ACC,
                 )  # fmt: skip
             else:
-                _give(acc, tile, mine, partial, flags, BN, T, ACC)
+                give(acc, tile, mine, partial, flags, BN, T, ACC)
