@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from emulator_kernels import compiled, vector_add
 
+from pumice.emulator.encodings import tables
 from pumice.emulator.hip.cards import card
 from pumice.emulator.hip.library import HipLibrary
 from pumice.emulator.hip.machine import Machine
 from pumice.emulator.report import LaunchReport
-from pumice.errors import DeviceError
+from pumice.errors import DeviceError, UnsupportedError
 from pumice.runtime.devices.driver.choose import TABLES, devices, open_device
 from pumice.runtime.devices.driver.device import DriverDevice
 from pumice.runtime.devices.driver.launch import Arguments, Launch
@@ -128,3 +131,14 @@ def test_kernels_of_another_architecture_are_refused() -> None:
         device.load_kernels(add_kernel("gfx942"))
     with pytest.raises(DeviceError, match="hipErrorInvalidImage"):
         device.load_kernels(b"\x7fELF" + bytes(200))
+
+
+def test_a_missing_package_is_told_when_the_card_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.cache_clear()
+    monkeypatch.setitem(sys.modules, "tinygrad.renderer", None)
+    with pytest.raises(UnsupportedError, match="needs the package tinygrad") as error:
+        open_device("rocm:emulated-gfx1100")
+    assert "pumice[emulator]" in str(error.value.hint)
+    monkeypatch.undo()
+    tables.cache_clear()
+    open_device("rocm:emulated-gfx1100")

@@ -19,8 +19,11 @@ class HipLibrary(KernelCalls):
 def open_library(arch: str, *, sanitize: bool = False) -> HipLibrary:
     """The stand-in for a card of an architecture, with the emulator beneath. sanitize: races, reads
     of LDS before writes and NaN out of numbers are faults too; out-of-bounds accesses always are.
+    UnsupportedError where the package is missing that knows AMD's instructions.
     """
+    from pumice.emulator.encodings import tables
     from pumice.emulator.hip.machine import Machine
 
     chosen = card(arch)
+    tables()  # said here once, and not by every launch
     return HipLibrary(chosen, Machine(chosen, sanitize=sanitize))
