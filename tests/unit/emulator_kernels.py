@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import os
+import importlib
+import multiprocessing
 import tempfile
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -152,6 +152,20 @@ def elementwise(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + o, tl.where(a > b, r, -r), mask=m)
 
 
+def _compile(
+    fn: triton.JITFunction,
+    arch: str,
+    signature: tuple[tuple[str, str], ...],
+    constants: tuple[tuple[str, object], ...],
+    options: tuple[tuple[str, object], ...],
+) -> triton.compiler.CompiledKernel:
+    return triton.compile(
+        ASTSource(fn, dict(signature), dict(constants)),
+        target=GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32),
+        options=dict(options),
+    )
+
+
 @functools.cache
 def compiled(
     fn: triton.JITFunction,
@@ -162,37 +176,34 @@ def compiled(
 ) -> triton.compiler.CompiledKernel:
     """A kernel compiled with line numbers; `.asm["hsaco"]` holds the code object's bytes."""
 
-    def compile_it() -> triton.compiler.CompiledKernel:
-        return triton.compile(
-            ASTSource(fn, dict(signature), dict(constants)),
-            target=GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32),
-            options=dict(options),
-        )
-
     with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", cache)
         patch.setenv("TRITON_DISABLE_LINE_INFO", "0")
-        _try_apart(compile_it)
-        return compile_it()  # what is in the cache now
+        if any("fp8" in kind for _, kind in signature):
+            name = fn.fn.__name__
+            _compile_apart(fn.fn.__module__, name, arch, signature, constants, options)
+        return _compile(fn, arch, signature, constants, options)  # what is in the cache now
 
 
-def _try_apart(work: Callable[[], object], times: int = 3) -> None:
-    """Does it in a child process, again where that dies: LLVM aborts once in some hundred
-    compilations of 8-bit floats. An error is raised where the caller does it once more."""
+def _compile_apart(module: str, name: str, *how: object, times: int = 8) -> None:
+    """Leaves a kernel in the cache from a process of its own, and from a new one where that dies:
+    LLVM aborts in some of them over 8-bit floats, and which ones depends on where memory lies. An
+    error is raised where the caller compiles it once more."""
     for _ in range(times):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other threads do not go with it, nor need to
-            child = os.fork()
-        if child == 0:
-            faulthandler.disable()
-            status = 1
-            try:
-                work()
-                status = 0
-            finally:
-                os._exit(status)
-        if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
+        child = multiprocessing.get_context("spawn").Process(
+            target=_compile_here, args=(module, name, *how)
+        )
+        child.start()
+        child.join()
+        if child.exitcode is not None and child.exitcode >= 0:
             return
+    raise RuntimeError(f"the process that compiled {name} ended by a signal, {times} times")
+
+
+def _compile_here(module: str, name: str, *how: object) -> None:
+    faulthandler.disable()
+    fn = getattr(importlib.import_module(module), name)
+    _compile(fn, *how)
 
 
 _TYPES = {
