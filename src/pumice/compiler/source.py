@@ -8,6 +8,7 @@ weights, for benchmarks without a download).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +31,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 _VECTOR = get_format("f32")
 
 
-class ModelSource:
+class ModelSource(ABC):
     """What phases read. `formats` and `shapes` are by parameter; `load` gives one parameter's value
     in its format."""
 
@@ -42,13 +43,14 @@ class ModelSource:
     formats: dict[str, QuantFormat]
     shapes: dict[str, tuple[int, ...]]
 
+    @abstractmethod
     def load(self, parameter: str) -> Loaded:
-        raise NotImplementedError
+        """A parameter's value, in its format."""
 
-    def save_text(self, directory: Path) -> None:
+    def save_text(self, directory: Path) -> None:  # noqa: B027 a hook
         """Writes tokenizer, chat template and generation settings into an artifact."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 a hook
         """Gives files back."""
 
     def __enter__(self) -> ModelSource:

@@ -5,6 +5,7 @@ A space turns lanes' addresses into byte offsets of its backing array and says w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ def typed_views(data: Array) -> dict[int, Array]:
     return {size: data.view(kind) for size, kind in _TYPES.items()}
 
 
-class Space:
+class Space(ABC):
     """Views of the bytes by element size, and the check of an access."""
 
     name = "memory"
@@ -55,16 +56,16 @@ class Space:
             hint="Launch with sanitize=True for the source line and workgroup.",
         )
 
+    @abstractmethod
     def locate(
         self, inst: Instruction, addresses: Array, flat: Array, size: int
     ) -> tuple[Array, Array | None]:
         """(byte offsets, which lanes are allowed or None for all) of int64 addresses."""
-        raise NotImplementedError
 
-    def note_read(self, inst: Instruction, offsets: Array, flat: Array, size: int) -> None:
+    def note_read(self, inst: Instruction, offsets: Array, flat: Array, size: int) -> None:  # noqa: B027 a hook
         """Told of every read that is allowed."""
 
-    def note_write(
+    def note_write(  # noqa: B027 a hook
         self,
         inst: Instruction,
         offsets: Array,
@@ -74,7 +75,7 @@ class Space:
     ) -> None:
         """Told of every write before it happens; `changed()`: which lanes change a value."""
 
-    def note_atomic(self, inst: Instruction, offsets: Array, flat: Array, size: int) -> None:
+    def note_atomic(self, inst: Instruction, offsets: Array, flat: Array, size: int) -> None:  # noqa: B027 a hook
         """Told of every atomic, which races with nobody."""
 
     watched = False

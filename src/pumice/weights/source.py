@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -67,9 +68,10 @@ class WeightSource(Protocol):
     def close(self) -> None: ...
 
 
-class _Closing:
+class _Closing(ABC):
+    @abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """Gives the file back."""
 
     def __enter__(self: Any) -> Any:
         return self

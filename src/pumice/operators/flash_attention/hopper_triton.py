@@ -67,32 +67,28 @@ def softmax(s, maximum, scale, CAP: gl.constexpr):
     return weights, gl.exp2(maximum - new), new, parts
 
 
+@gluon.constexpr_function
+def _turn(what, barrier):
+    """A named barrier of both groups' 256 threads, one of which only arrives."""
+    return f"bar.{what} {barrier}, 256; mov.b32 $0, $1;"
+
+
 @gluon.jit
 def await_turn(PART: gl.constexpr):
     """Until the other group has issued its products."""
     lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
-    if PART == 0:
-        gl.inline_asm_elementwise(
-            "bar.sync 8, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
-        )
-    else:
-        gl.inline_asm_elementwise(
-            "bar.sync 9, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
-        )
+    gl.inline_asm_elementwise(
+        _turn("sync", 8 + PART), "=r,r", [lane], gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
 def give_turn(PART: gl.constexpr):
     """To the other group."""
     lane = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
-    if PART == 1:
-        gl.inline_asm_elementwise(
-            "bar.arrive 8, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
-        )
-    else:
-        gl.inline_asm_elementwise(
-            "bar.arrive 9, 256; mov.b32 $0, $1;", "=r,r", [lane], gl.int32, is_pure=False, pack=1
-        )
+    gl.inline_asm_elementwise(
+        _turn("arrive", 9 - PART), "=r,r", [lane], gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit

@@ -6,6 +6,7 @@ and what is worth trying.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,16 +32,6 @@ class Family:
         """Faults of an operator's own arguments, asked when x, w and out are sound."""
         return None
 
-    def candidates(self, product: Product, target: Target) -> list[Tile]:
-        """Tile shapes, whole tiles."""
-        raise NotImplementedError
-
-    def launches(
-        self, product: Product, target: Target, config: Config, whole: int | None = None
-    ) -> Plan:
-        """A plan in which the first `whole` tiles (None: all) are done whole, others split."""
-        raise NotImplementedError
-
     def fault(self, problem: Problem, target: Target) -> str | None:
         found = fault(problem, target, self.dtypes, self.rank) or self.check(problem)
         if found is None and self.rank == 3 and problem["x"].shape[0] > _GRID_Y:
@@ -48,7 +39,21 @@ class Family:
         return found
 
 
-class Tiled(Family):
+class Cut(Family, ABC):
+    """A family whose programs compute tiles."""
+
+    @abstractmethod
+    def candidates(self, product: Product, target: Target) -> list[Tile]:
+        """Tile shapes, whole tiles."""
+
+    @abstractmethod
+    def launches(
+        self, product: Product, target: Target, config: Config, whole: int | None = None
+    ) -> Plan:
+        """A plan in which the first `whole` tiles (None: all) are done whole, others split."""
+
+
+class Tiled(Cut):
     """Whole tiles of the output, one a program."""
 
     def supports(self, problem: Problem, target: Target) -> str | None:
@@ -62,7 +67,7 @@ class Tiled(Family):
         return self.launches(of_problem(problem), target, config)
 
 
-class SplitK(Family):
+class SplitK(Cut):
     """Every tile in slices of K, added in a second launch in fixed order: bit-equal runs.
 
     For outputs with fewer tiles than the device has compute units.
@@ -87,7 +92,7 @@ class SplitK(Family):
         return tiles.with_splits(product, target, self.candidates(product, target))
 
 
-class StreamK(Family):
+class StreamK(Cut):
     """Whole tiles while they fill the device; the last, partial wave is split along K.
 
     The data-parallel hybrid of Stream-K (Osama et al., arXiv:2301.03598), with slices of equal

@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from pumice.operators.gemm.common_triton import activate as _activate
+from pumice.operators.gemm.hopper_triton import after
 from pumice.operators.triton.shares_triton import add_others, barrier, give, here
 
 activate = gluon.jit(_activate.fn)
@@ -47,16 +48,6 @@ def _load_w(rows, unit, slot, ring, full, k_units):
 @gluon.jit
 def _load_x(rows, unit, slot, ring, full, k_units):
     _load(rows, 0, (unit % k_units) * rows.block_shape[1], full, ring, slot)
-
-
-@gluon.jit
-def _after(slot, phase, STAGES: gl.constexpr):
-    """The next place of a ring, and the parity of its barrier."""
-    slot += 1
-    if slot == STAGES:
-        slot = 0
-        phase ^= 1
-    return slot, phase
 
 
 @gluon.jit
@@ -172,8 +163,8 @@ def few_rows(
             _load_w(w_rows, unit + STAGES, slot, w_ring, w_full, k_units)
         if unit + X_STAGES < last:
             _load_x(x_rows, unit + X_STAGES, x_slot, x_ring, x_full, k_units)
-        slot, phase = _after(slot, phase, STAGES)
-        x_slot, x_phase = _after(x_slot, x_phase, X_STAGES)
+        slot, phase = after(slot, phase, STAGES)
+        x_slot, x_phase = after(x_slot, x_phase, X_STAGES)
         if (step == k_units - 1) | (unit == last - 1):
             if EARLY == 2:
                 if unit == last - 1:

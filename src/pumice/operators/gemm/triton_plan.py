@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pumice.operators.gemm import tiles
-from pumice.operators.gemm.family import Family, SplitK, StreamK, Tiled, Vector
+from pumice.operators.gemm.family import Cut, SplitK, StreamK, Tiled, Vector
 from pumice.operators.gemm.gemv_triton import gemv
 from pumice.operators.gemm.kernel_triton import gemm_reduce, gemm_tile
 from pumice.operators.gemm.product import Product, of_problem, precision, upcasts
@@ -106,7 +106,7 @@ def _reduction(
     )  # fmt: skip
 
 
-class Dense(Family):
+class Dense(Cut):
     """Sums stay in the matrix unit until K ends."""
 
     def candidates(self, product: Product, target: Target) -> list[tiles.Tile]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pumice.operators.gemm.family import Family, SplitK, StreamK, Tiled, Vector
+from pumice.operators.gemm.family import Cut, SplitK, StreamK, Tiled, Vector
 from pumice.operators.gemm.product import FP8, Product, of_problem, upcasts
 from pumice.operators.gemm.tiles import Tile
 from pumice.operators.gemm.triton_plan import tile_launches
@@ -37,7 +37,7 @@ def scale_strides(problem: Problem) -> dict[str, int]:
     return {"stride_sm": sm, "stride_sk": sk, "stride_tn": tn, "stride_tk": tk}
 
 
-class _Block(Family):
+class _Block(Cut):
     """Sums leave the matrix unit, and are scaled, after every block of K."""
 
     dtypes = FP8

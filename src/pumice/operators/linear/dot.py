@@ -9,6 +9,7 @@ widens then.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import tvm.tirx as tir
@@ -28,7 +29,7 @@ def _bytes(value: Any, lanes: int, dtype: str = "int8") -> Any:
     return T.reinterpret(f"{dtype}x{4 * lanes}", value)
 
 
-class DotUnit:
+class DotUnit(ABC):
     """steps: how many products may be added before `widen` must turn the partial sum into int32."""
 
     name = ""
@@ -43,9 +44,9 @@ class DotUnit:
         """What is done once to a code vector (uint32 lanes), however many activations it meets."""
         return codes
 
+    @abstractmethod
     def product(self, codes: Any, x: Any, partial: Any | None) -> Any:
         """partial + codes·x in the unit's partial form. x: uint32 lanes, the same word in each."""
-        raise NotImplementedError(self.name)
 
     def form(self) -> tuple[int, str]:
         """Lanes and element type of a partial sum."""

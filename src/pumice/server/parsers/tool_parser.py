@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ _LINE_OBJECT = re.compile(r"\n[ \t]*([{\[])")
 _FIRST_OBJECT = re.compile(r"[ \t]*([{\[])")
 
 
-class ToolParser:
+class ToolParser(ABC):
     """Text in pieces → events. A family says what may open a call, and reads one.
 
     The text between `self.mark` and the position has not become an event yet. When reading fails,
@@ -68,11 +69,11 @@ class ToolParser:
             raise AssertionError("a reader waits for text that will not come")
         return self.writer.finish()
 
+    @abstractmethod
     def section(self, opening: str) -> Reading[None]:
         """Reads a call, or several, from `opening` on. What follows `self.mark` at the end is read
         as content.
         """
-        raise NotImplementedError
 
     # For families.
 
