@@ -20,6 +20,7 @@ def session(
     cases: bool,
     times: bool,
     progress: bool,
+    every: bool,
     problems: Sequence[tuple[str, Any]] | None = None,
 ) -> Any:
     """Runs operators, or (label, problem) pairs, on the GPU at hand; the errors say what is
@@ -37,6 +38,7 @@ def session(
         note if progress else (lambda _text: None),
         operators=operators or (),
         pattern=rows,
+        offered="all" if every else "chosen",
         with_cases=cases,
         with_times=times,
         problems=problems,
@@ -53,14 +55,19 @@ def command(
     cases: Annotated[
         bool, typer.Option("--cases/--no-cases", help="Try every case against NumPy first.")
     ] = True,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Every kernel under every configuration, not the chosen one."),
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", help="Draw the roofline into a .svg, .png or .pdf."),
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Time every GPU operator, all its kernels, PyTorch and the vendor's libraries beside them."""
-    found = session(operators, rows, cases=cases, times=True, progress=True)
+    """Time the kernel that is chosen for each GPU operator, in turns with PyTorch and the vendor's
+    libraries."""
+    found = session(operators, rows, cases=cases, times=True, progress=True, every=every)
     if plot is not None:
         from pumice.bench.operators.table import plot as draw
 

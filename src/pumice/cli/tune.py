@@ -138,7 +138,9 @@ def tune_problems(
     hand and adds what was fastest to the rows in `folder`. Returns a line that says so."""
     from pumice.cli.bench_ops import session
 
-    found = session(operators, rows, cases=False, times=True, progress=True, problems=problems)
+    found = session(
+        operators, rows, cases=False, times=True, progress=True, every=True, problems=problems
+    )
     from pumice.bench.operators.session import write_database
 
     target = found.facts["target"]

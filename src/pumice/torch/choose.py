@@ -11,6 +11,7 @@ from pumice.operators.triton.plan import Config, Problem
 from pumice.targets import Target
 from pumice.torch.launch import BoundPlan
 from pumice.torch.vendor import vendors_of
+from pumice.tuning.database import Database
 from pumice.tuning.gpu import choose_kernel, database
 from pumice.tuning.settle import compile_choice
 
@@ -27,13 +28,17 @@ class Chosen:
     call: Call = field(repr=False, compare=False)
 
 
-def choose(problem: Problem, target: Target) -> Chosen:
-    """UnsupportedError says each kernel's reason when none supports the problem."""
+def rows_here(target: Target) -> Database:
+    """What `pumice tune` measured for this user, before the shipped rows."""
     from pumice.settings import Settings
 
-    rows = database(target.name, Settings.from_environment().cache_dir / "tuning")
+    return database(target.name, Settings.from_environment().cache_dir / "tuning")
+
+
+def choose(problem: Problem, target: Target) -> Chosen:
+    """UnsupportedError says each kernel's reason when none supports the problem."""
     vendors = vendors_of(problem)
-    choice = choose_kernel(problem, target, rows, vendors=frozenset(vendors))
+    choice = choose_kernel(problem, target, rows_here(target), vendors=frozenset(vendors))
     if choice.kernel is None:
         return Chosen(choice.kernel_name, {}, choice.reason, vendors[choice.kernel_name])
     choice, binaries = compile_choice(problem, target, choice)

@@ -1,5 +1,5 @@
-"""`pumice bench ops`: every GPU operator over real models' shapes, all candidates of every kernel,
-PyTorch's own beside them.
+"""`pumice bench ops`: every GPU operator over real models' shapes, the kernel that is chosen or all
+candidates, PyTorch's own beside them.
 
 A candidate's result is compared with the first peer's that computes the same (or with the first
 candidate's) before its time counts.
@@ -7,16 +7,17 @@ candidate's) before its time counts.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pumice.operators.base import OperatorSpec
-from pumice.operators.registry import GPU_OPERATORS, get_spec
+from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
 from pumice.operators.triton.build import binary_key, build_plan
 from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel, make_problem
 from pumice.targets import Target, get_target
@@ -24,6 +25,9 @@ from pumice.tuning.shapes import bench_rows
 
 QUICK_MS = 1.5  # of work in the graph that sorts candidates; the finalists get more
 FINALISTS = 4
+LARGEST_ERROR = 0.03  # of a candidate against its peer on random data; more is a wrong result
+Candidate = tuple[TritonKernel, Config]
+Offer = Callable[[Problem, Target], list[Candidate]]
 Row = tuple[OperatorSpec, str, Problem, Mapping[str, TensorSpec]]
 
 
@@ -43,6 +47,17 @@ class Timing:
     error: float | None = None
     against: str = ""
     failed: str = ""
+
+
+@dataclass(eq=False)
+class Entry:
+    """What takes part in a row. outputs: of its first call, to be compared. final: whether it is
+    timed in turns with the others."""
+
+    timing: Timing
+    call: Callable[[Any], object]
+    outputs: dict[str, Any] | None = None
+    final: bool = True
 
 
 def is_ours(kernel: str) -> bool:
@@ -65,34 +80,43 @@ def row_for(label: str, problem: Problem) -> Row:
     return get_spec(problem.operator), label, problem, problem.inputs
 
 
-def _compile_one(job: tuple[str, Problem, int, str]) -> str:
-    """In a worker process: compiles one candidate's launches into Triton's cache."""
-    from pumice.tuning.gpu import candidates
+def chosen(problem: Problem, target: Target) -> list[Candidate]:
+    """The kernel of ours that a user gets, as measured rows and the model say. UnsupportedError
+    when none runs the problem."""
+    from pumice.torch.choose import rows_here
+    from pumice.tuning.gpu import choose_kernel
 
-    label, problem, index, name = job
-    target = get_target(name)
+    choice = choose_kernel(problem, target, rows_here(target))
+    assert choice.kernel is not None  # no vendors were offered
+    return [(choice.kernel, choice.config)]
+
+
+def _compile_one(job: tuple[str, Problem, str, Config, str]) -> str:
+    """In a worker process: compiles one candidate's launches into Triton's cache."""
+    label, problem, name, config, architecture = job
+    target = get_target(architecture)
     try:
-        kernel, config = candidates(problem, target)[index]
+        kernel = next(k for k in triton_kernels_of(problem.operator) if k.name == name)
         build_plan(problem, kernel.plan(problem, target, config), target)
     except Exception as error:
-        return f"{problem.operator} {label} {index}: {error}"
+        return f"{problem.operator} {label} {name} {config}: {error}"
     return ""
 
 
-def precompile(rows: Iterable[Row], target: Target, say: Callable[[str], None]) -> list[str]:
+def precompile(
+    rows: Iterable[Row], target: Target, offer: Offer, say: Callable[[str], None]
+) -> list[str]:
     """Compiles every candidate in parallel processes; returns what failed. Before any use of the
     GPU: the workers are forks."""
-    from pumice.tuning.gpu import candidates
-
     jobs, seen = [], set()
     for _, label, problem, _ in rows:
-        for index, (kernel, config) in enumerate(candidates(problem, target)):
+        for kernel, config in offer(problem, target):
             plan = kernel.plan(problem, target, config)
             tensors = {**problem.tensors, **plan.workspaces}
             keys = [binary_key(launch, tensors, target) for launch in plan.launches]
             if not all(key in seen for key in keys):
                 seen.update(keys)
-                jobs.append((label, problem, index, target.name))
+                jobs.append((label, problem, kernel.name, config, target.name))
     start = time.perf_counter()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         failures = [text for text in pool.map(_compile_one, jobs, chunksize=1) if text]
@@ -131,100 +155,141 @@ class OperatorBench:
             "cuda": torch.version.cuda,
         }
 
-    def row(self, spec: OperatorSpec, label: str, problem: Problem, inputs: Any) -> list[Timing]:
-        """Every candidate and every peer on one problem, fastest first."""
-        import torch
-
-        from pumice.bench.operators import aiter
+    def row(
+        self, spec: OperatorSpec, label: str, problem: Problem, inputs: Any, offer: Offer
+    ) -> list[Timing]:
+        """The offered candidates and every peer on one problem, `in_order`."""
         from pumice.bench.operators.inputs import copies, make_tensors
-        from pumice.bench.operators.peers import OTHER_RESULT, peers_of
-        from pumice.bench.operators.timing import copies_for, microseconds
-        from pumice.torch.launch import BoundPlan
-        from pumice.torch.vendor import vendors_of
-        from pumice.tuning.gpu import candidates
+        from pumice.bench.operators.timing import copies_for
 
-        assert spec.work is not None
-        work = spec.work(problem)
         nbytes = sum(t.nbytes for t in problem.tensors.values())
         sets = [
             make_tensors(spec.name, problem, inputs, "cuda", seed)
             for seed in range(copies_for(nbytes))
         ]
         # What a call changes in place would not be the same for the next candidate.
-        pristine = copies(sets[0])
-        reference, against = None, ""
-        found: list[Timing] = []
+        entries = self._peers(spec, label, problem, copies(sets[0]))
+        reference = next((e.outputs for e in entries if e.outputs is not None), None)
+        against = next((e.timing.kernel for e in entries if e.outputs is not None), "")
+        ours: list[Entry] = []
+        for kernel, config in offer(problem, self.target):
+            entry = self._candidate(kernel, config, label, problem, copies(sets[0]))
+            if entry.outputs is not None:
+                if reference is None:
+                    reference, against = entry.outputs, kernel.name
+                entry.timing.error = max(
+                    _relative_error(entry.outputs[name], expected)
+                    for name, expected in reference.items()
+                )
+                entry.timing.against = against
+                entry.outputs = None
+            ours.append(entry)
+        if len(ours) > FINALISTS:
+            self._sort_out(ours, sets)
+        self._in_turns([*entries, *ours], sets)
+        work = spec.work
+        assert work is not None
+        for entry in (*entries, *ours):
+            timing = entry.timing
+            if timing.us:
+                done, seconds = work(problem), timing.us * 1e-6
+                timing.floor = done.floor_s(self.bandwidth, self.peak) / seconds
+                timing.gb_per_s = done.bytes / seconds / 1e9
+                timing.tflop_per_s = done.flops / seconds / 1e12
+        return in_order([*entries, *ours])
 
-        calls: dict[int, Callable[[Any], object]] = {}
+    def _peers(self, spec: OperatorSpec, label: str, problem: Problem, given: Any) -> list[Entry]:
+        """PyTorch's, AITER's and the vendors' calls; of the first that computes the same, its
+        result."""
+        from pumice.bench.operators import aiter
+        from pumice.bench.operators.peers import OTHER_RESULT, peers_of
+        from pumice.torch.vendor import vendors_of
 
-        def measure(
-            name: str, config: Config, call: Callable[[Any], object], target_ms: float = 4.0
-        ) -> None:
-            timing = Timing(spec.name, label, name, dict(config))
-            calls[id(timing)] = call
-            time_it(timing, target_ms)
-            found.append(timing)
-
-        def time_it(timing: Timing, target_ms: float) -> None:
-            try:
-                timing.us = microseconds(calls[id(timing)], sets, target_ms=target_ms)
-            except Exception as error:
-                torch.cuda.synchronize()
-                timing.failed = f"{type(error).__name__}: {error}"[:300]
-            else:
-                seconds = timing.us * 1e-6
-                timing.floor = work.floor_s(self.bandwidth, self.peak) / seconds
-                timing.gb_per_s = work.bytes / seconds / 1e9
-                timing.tflop_per_s = work.flops / seconds / 1e12
-
-        peers = dict(peers_of(problem))
+        peers: dict[str, Callable[[Any], object]] = dict(peers_of(problem))
         if aiter.available() and (theirs := aiter.peer_of(problem)) is not None:
             peers[aiter.NAME] = theirs
-        for name, peer in peers.items():
-            if against == "" and name not in OTHER_RESULT | {aiter.NAME}:
+        found, compared = [], False
+        for name, peer in {**peers, **vendors_of(problem)}.items():
+            entry = Entry(Timing(spec.name, label, name), peer)
+            if not compared and name in peers and name not in OTHER_RESULT | {aiter.NAME}:
                 try:
-                    reference, against = {"out": peer(pristine).double()}, name
+                    result: Any = peer(given)
+                    entry.outputs, compared = {"out": result.double()}, True
                 except Exception as error:
                     self.say(f"{spec.name} {label}: peer {name}: {error}")
-            measure(name, {}, peer)
-        for name, call in vendors_of(problem).items():
-            measure(name, {}, call)
-        for kernel, config in candidates(problem, self.target):
-            reference, against = self._candidate(
-                kernel, config, label, problem, pristine, reference, against, found, measure,
-                BoundPlan,
-            )  # fmt: skip
-        order = sorted(found, key=lambda t: (bool(t.failed), t.us))
-        ours = [t for t in order if is_ours(t.kernel) and not t.failed]
-        for timing in ours[:FINALISTS]:
-            time_it(timing, 4.0)
-        return sorted(found, key=lambda t: (bool(t.failed), t.us))
+            found.append(entry)
+        return found
 
     def _candidate(
-        self, kernel: TritonKernel, config: Config, label: str, problem: Problem, pristine: Any,
-        reference: Any, against: str, found: list[Timing], measure: Any, bind: Any,
-    ) -> tuple[Any, str]:  # fmt: skip
-        from pumice.bench.operators.inputs import copies
+        self, kernel: TritonKernel, config: Config, label: str, problem: Problem, given: Any
+    ) -> Entry:
+        """A kernel of ours, and its results from one call."""
+        from pumice.torch.launch import BoundPlan
 
+        timing = Timing(problem.operator, label, kernel.name, dict(config))
         try:
-            bound = bind(problem, kernel.plan(problem, self.target, config), self.target)
-            probe = copies(pristine)
-            bound(probe)
-            outputs = {name: probe[name].double() for name in _written(problem)}
+            bound = BoundPlan(problem, kernel.plan(problem, self.target, config), self.target)
+            bound(given)
+            outputs = {name: given[name].double() for name in _written(problem)}
             kept = bound.restored("cuda")  # zeroed once, as a compiled model does it
         except Exception as error:
-            found.append(
-                Timing(problem.operator, label, kernel.name, dict(config), failed=str(error)[:300])
-            )
-            return reference, against
-        if reference is None:
-            reference, against = outputs, kernel.name
-        measure(kernel.name, config, lambda given: bound({**given, **kept}), QUICK_MS)
-        found[-1].error = max(
-            _relative_error(outputs[name], expected) for name, expected in reference.items()
-        )
-        found[-1].against = against
-        return reference, against
+            timing.failed = str(error)[:300]
+            return Entry(timing, _nothing)
+        return Entry(timing, lambda tensors: bound({**tensors, **kept}), outputs)
+
+    def _sort_out(self, entries: list[Entry], sets: list[Any]) -> None:
+        """Times each for a moment, and leaves only the fastest, and those to be told of, to the
+        turns."""
+        from pumice.bench.operators.timing import microseconds
+
+        for entry in entries:
+            if not entry.timing.failed:
+                with _told(entry.timing):
+                    entry.timing.us = microseconds(entry.call, sets, target_ms=QUICK_MS)
+        right = [e for e in entries if not e.timing.failed and not is_wrong(e.timing.error)]
+        for entry in sorted(right, key=lambda e: e.timing.us)[FINALISTS:]:
+            entry.final = False
+        for entry in entries:
+            entry.final = entry.final and entry in right
+
+    def _in_turns(self, entries: list[Entry], sets: list[Any]) -> None:
+        from pumice.bench.operators.timing import Captured, capture, in_turns
+
+        graphs: list[tuple[Timing, Captured]] = []
+        for entry in entries:
+            if entry.final and not entry.timing.failed:
+                with _told(entry.timing):
+                    graphs.append((entry.timing, capture(entry.call, sets)))
+        times = in_turns([graph for _, graph in graphs])
+        for (timing, _), us in zip(graphs, times, strict=True):
+            timing.us = us
+
+
+def in_order(entries: Iterable[Entry]) -> list[Timing]:
+    """Those timed in turns first, the fastest of them in front; what failed last."""
+    order = sorted(entries, key=lambda e: (bool(e.timing.failed), not e.final, e.timing.us))
+    return [entry.timing for entry in order]
+
+
+def _nothing(tensors: Any) -> None:
+    raise AssertionError("what failed is not called")
+
+
+@contextlib.contextmanager
+def _told(timing: Timing) -> Iterator[None]:
+    """Any failure becomes the row's."""
+    import torch
+
+    try:
+        yield
+    except Exception as error:
+        torch.cuda.synchronize()
+        timing.failed = f"{type(error).__name__}: {error}"[:300]
+
+
+def is_wrong(error: float | None) -> bool:
+    """Whether a result is too far from the one it is compared with."""
+    return error is not None and not error < LARGEST_ERROR
 
 
 def _relative_error(got: Any, expected: Any) -> float:

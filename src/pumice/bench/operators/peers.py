@@ -108,6 +108,37 @@ def _dense_of_blocks(problem: Problem) -> dict[str, Peer]:
     return {"cublas.bf16": cublas}
 
 
+def _block_scaled(problem: Problem) -> dict[str, Peer]:
+    """cuBLAS' own product with scales of 1 × 128 and 128 × 128, from CUDA 12.9 on, on Hopper."""
+    found = _dense_of_blocks(problem)
+    scaled_mm: Any = getattr(F, "scaled_mm", None)
+    if scaled_mm is None or problem["x"].dtype != "float8_e4m3fn" or len(problem.inputs) > 4:
+        return found
+    from torch.nn.functional import ScalingType
+
+    dtype = getattr(torch, problem["out"].dtype)
+    columns: dict[int, torch.Tensor] = {}
+
+    def block_scaled(t: Tensors) -> torch.Tensor:
+        if id(t) not in columns:  # it wants the scales of one block of K side by side
+            columns[id(t)] = t["x_scale"].t().contiguous().t()
+        out: torch.Tensor = scaled_mm(
+            t["x"], t["w"].t(), columns[id(t)], ScalingType.BlockWise1x128,
+            t["w_scale"].t(), ScalingType.BlockWise128x128, output_dtype=dtype,
+        )  # fmt: skip
+        return out
+
+    return {"cublas": block_scaled, **found}
+
+
+def _integer(problem: Problem) -> dict[str, Peer]:
+    """cuBLAS' product of 8-bit integers, without the scales."""
+    m, k = problem["x"].shape
+    if m <= 16 or k % 8 or problem["w"].shape[0] % 8:  # PyTorch's limits
+        return {}
+    return {"cublas.int32": lambda t: torch._int_mm(t["x"], t["w"].t())}
+
+
 def _scaled(problem: Problem) -> dict[str, Peer]:
     found = _dense_of_blocks(problem)
     m, k = problem["x"].shape
@@ -153,13 +184,14 @@ _PEERS: dict[str, Callable[[Problem], dict[str, Peer]]] = {
     "gated_gemm": _gated,
     "gemm": _gemm,
     "gemm_fp8": _scaled,
-    "gemm_fp8_block": _dense_of_blocks,
+    "gemm_fp8_block": _block_scaled,
+    "gemm_int8": _integer,
     "gemm_w4": _dense,
     "norm": _norm,
     "softmax": _softmax,
 }
 OTHER_RESULT = frozenset(
-    {"cublas.dense", "cublas.bf16"}
+    {"cublas.dense", "cublas.bf16", "cublas.int32"}
 )  # peers that compute the same shapes, not the same
 
 

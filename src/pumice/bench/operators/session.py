@@ -1,5 +1,5 @@
-"""One run over operators on the GPU at hand: compile, try every case, time every candidate, keep
-the fastest of each row."""
+"""One run over operators on the GPU at hand: compile, try every case, time what is chosen (or every
+candidate) in turns with its peers, keep the fastest of each row."""
 
 from __future__ import annotations
 
@@ -8,27 +8,35 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pumice.bench.operators import cases as case_runs
 from pumice.bench.operators.measure import (
+    Offer,
     OperatorBench,
     Row,
     Timing,
+    chosen,
     gpu_operators,
     is_ours,
+    is_wrong,
     precompile,
     results,
     row_for,
     rows_of,
 )
+from pumice.bench.operators.warm import warm_peers
+from pumice.errors import UnsupportedError
 from pumice.operators.registry import GPU_OPERATORS
 from pumice.operators.triton.plan import Problem
 from pumice.targets import Target
 from pumice.tuning.database import Database, MeasuredRow, row_of, write_rows
+from pumice.tuning.gpu import candidates as every_candidate
 
+# What of ours is timed. chosen: the kernel that a user gets, for every row. all: every kernel under
+# every configuration. unmeasured: the same, for rows that the shipped data has nothing of.
+Offered = Literal["chosen", "all", "unmeasured"]
 NO_BUDGET = 1e9  # seconds
-LARGEST_ERROR = 0.03  # of a candidate against its peer on random data; more is a wrong result
 LARGEST_FLOOR = 1.3  # of the floor; more is work that was not done (a cache may help a little)
 
 
@@ -82,6 +90,7 @@ def run(
     operators: Iterable[str] = (),
     pattern: str = "",
     problems: Sequence[tuple[str, Problem]] | None = None,
+    offered: Offered = "all",
     configs: int = 2,
     with_cases: bool = True,
     with_times: bool = True,
@@ -89,29 +98,36 @@ def run(
     measured: str = "",
 ) -> Session:
     """operators: those to take, all when empty. pattern: text that a row's label must hold.
-    problems: (label, problem) to time in place of the operators' own rows.
+    problems: (label, problem) to time in place of the operators' own rows. offered: what of ours.
     configs: of every kernel, how many the cases are tried with. budget_s: when it is used up, the
     remaining rows are left out, which is said; those never measured come first. measured: what the
     rows record of when."""
     start = time.perf_counter()
     session = Session()
-    chosen = list(operators)
-    every = chosen or list(GPU_OPERATORS)
+    named = list(operators)
+    every = named or list(GPU_OPERATORS)
     jobs: list[Row] = []
     if problems is not None:
         jobs = [row_for(label, problem) for label, problem in problems]
     elif with_times:
-        jobs = [row for name in gpu_operators(chosen) for row in rows_of(name, pattern)]
+        jobs = [row for name in gpu_operators(named) for row in rows_of(name, pattern)]
+    offer: Offer = chosen if offered == "chosen" else every_candidate
+    shipped = Database(target.name)
+    if offered == "unmeasured":
+        jobs = [job for job in jobs if not is_measured(shipped, job[2])]
+    jobs = [job for job in jobs if _runs(job, target, offer, say)]
     if with_cases:
         failures = case_runs.precompile_cases(every, target, configs)
         say(f"cases compiled in {time.perf_counter() - start:.0f} s")
         for text in failures[:20]:
             say(f"does not compile: {text[:300]}")
     if jobs:
-        for text in precompile(jobs, target, say)[:20]:
+        for text in precompile(jobs, target, offer, say)[:20]:
             say(f"does not compile: {text[:300]}")
+        for text in warm_peers(jobs, say)[:20]:
+            say(text[:300])
     bench = OperatorBench(target, say)
-    session.facts = {**bench.facts(), "measured": measured}
+    session.facts = {**bench.facts(), "measured": measured, "offered": offered}
     say(json.dumps(session.facts))
     if with_cases:
         session.cases = case_runs.run_cases(every, target, configs, say)
@@ -119,16 +135,24 @@ def run(
             say(f"FAILED {case.operator} case {case.case} {case.kernel} {case.config} "
                 f"{case.output}: {case.error:.3g} > {case.tolerance:.3g} {case.text}")  # fmt: skip
     if budget_s < NO_BUDGET:
-        shipped = Database(target.name)
         jobs.sort(key=lambda row: is_measured(shipped, row[2]))
     for index, (spec, label, problem, inputs) in enumerate(jobs):
         if time.perf_counter() - start > budget_s:
             say(f"out of time at {spec.name} {label}; {len(jobs) - index} rows are left out")
             break
-        timings = bench.row(spec, label, problem, inputs)
+        timings = bench.row(spec, label, problem, inputs, offer)
         session.everything += results(timings)
         _keep(session, problem, label, timings, bench, say)
     return session
+
+
+def _runs(job: Row, target: Target, offer: Offer, say: Callable[[str], None]) -> bool:
+    """Whether a kernel takes a row; says why when none does."""
+    try:
+        return bool(offer(job[2], target))
+    except UnsupportedError as error:
+        say(f"{job[0].name} {job[1]} is left out: {error}")
+        return False
 
 
 def is_measured(rows: Database, problem: Problem) -> bool:
@@ -197,6 +221,4 @@ def rows_to_keep(
 
 
 def _wrong(timing: Timing) -> bool:
-    if timing.floor > LARGEST_FLOOR:
-        return True
-    return timing.error is not None and not timing.error < LARGEST_ERROR
+    return timing.floor > LARGEST_FLOOR or is_wrong(timing.error)

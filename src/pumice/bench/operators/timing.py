@@ -1,19 +1,22 @@
-"""Times GPU work: a captured graph of many calls over rotating inputs, between two events.
+"""Times GPU work: captured graphs of many calls over rotating inputs, between two events.
 
 Inputs rotate over more memory than the last cache holds, so that a call reads from memory as it
-would in a model; the graph takes the host's part out of the figure.
+would in a model; the graph takes the host's part out of the figure. What is to be compared is
+replayed in turns: a GPU's clock follows its power and its temperature, and changes within a second.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 FLUSH_BYTES = 1 << 28  # inputs in rotation: several times an H200's second-level cache
 MAX_COPIES = 64
+ROUNDS = 7
 
 
 def copies_for(nbytes: int) -> int:
@@ -21,10 +24,22 @@ def copies_for(nbytes: int) -> int:
     return max(1, min(MAX_COPIES, -(-FLUSH_BYTES // max(nbytes, 1))))
 
 
-def microseconds(
-    call: Callable[[Any], object], inputs: Sequence[Any], *, target_ms: float = 4.0, runs: int = 5
-) -> float:
-    """Median µs of one call over several replays of a graph that goes through the inputs."""
+@dataclass(frozen=True)
+class Captured:
+    """A graph of `count` calls."""
+
+    graph: torch.cuda.CUDAGraph
+    count: int
+
+    def replay_us(self) -> float:
+        """µs of one call in one replay."""
+        return event_ms(self.graph.replay) * 1e3 / self.count
+
+
+def capture(
+    call: Callable[[Any], object], inputs: Sequence[Any], *, target_ms: float = 4.0
+) -> Captured:
+    """A graph of about `target_ms` of calls, replayed once."""
     for one in inputs[:2]:
         call(one)
     torch.cuda.synchronize()
@@ -38,7 +53,24 @@ def microseconds(
         for index in range(count):
             call(inputs[index % len(inputs)])
     graph.replay()
-    return statistics.median(event_ms(graph.replay) for _ in range(runs)) * 1e3 / count
+    return Captured(graph, count)
+
+
+def microseconds(
+    call: Callable[[Any], object], inputs: Sequence[Any], *, target_ms: float = 4.0, runs: int = 5
+) -> float:
+    """Median µs of one call over several replays of a graph that goes through the inputs."""
+    captured = capture(call, inputs, target_ms=target_ms)
+    return statistics.median(captured.replay_us() for _ in range(runs))
+
+
+def in_turns(graphs: Sequence[Captured], rounds: int = ROUNDS) -> list[float]:
+    """Median µs of one call of each graph, replayed one after another in every round."""
+    found: list[list[float]] = [[] for _ in graphs]
+    for _ in range(rounds):
+        for times, captured in zip(found, graphs, strict=True):
+            times.append(captured.replay_us())
+    return [statistics.median(times) for times in found]
 
 
 def event_ms(work: Callable[[], object]) -> float:

@@ -1,0 +1,54 @@
+"""Peers that compile when they are first called (AITER's Triton kernels) are called once in other
+processes, in parallel, so that the run itself finds them in Triton's cache."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from pumice.bench.operators.measure import Row, rows_of
+
+MOST_PROCESSES = 12  # each holds a row's tensors and a context of its own on the GPU
+
+
+def _call(job: tuple[str, str]) -> str:
+    """In a worker: one call of AITER's kernel for the row of that operator and label."""
+    import torch
+
+    from pumice.bench.operators import aiter
+    from pumice.bench.operators.inputs import make_tensors
+
+    operator, label = job
+    spec, _, problem, inputs = next(row for row in rows_of(operator, label) if row[1] == label)
+    try:
+        if aiter.available() and (peer := aiter.peer_of(problem)) is not None:
+            peer(make_tensors(spec.name, problem, inputs, "cuda", 0))
+            torch.cuda.synchronize()
+    except Exception as error:
+        return f"aiter {operator} {label}: {type(error).__name__}: {error}"
+    finally:
+        torch.cuda.empty_cache()
+    return ""
+
+
+def _is_own(operator: str, label: str) -> bool:
+    """Whether it is a row of the operator's, which a worker finds again by its label."""
+    return any(row[1] == label for row in rows_of(operator))
+
+
+def warm_peers(rows: Sequence[Row], say: Callable[[str], None]) -> list[str]:
+    """Returns what failed. Before any use of the GPU: the workers are forks, as what was loaded to
+    make AITER importable must be there."""
+    jobs = [(spec.name, label) for spec, label, _, _ in rows if _is_own(spec.name, label)]
+    if not jobs:
+        return []
+    start = time.perf_counter()
+    processes = min(MOST_PROCESSES, os.cpu_count() or 1)
+    forks = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, mp_context=forks) as pool:
+        failures = [text for text in pool.map(_call, jobs, chunksize=1) if text]
+    say(f"AITER called for {len(jobs)} rows in {time.perf_counter() - start:.0f} s")
+    return failures
