@@ -77,7 +77,7 @@ RESTRICTED: Mapping[str, tuple[str, ...]] = {
     "transformers": (),
     "tinygrad": ("emulator",),
     "triton": ("operators.triton.build", "compiler.gpu", "torch", "bench.operators", "cli.gpu"),
-    "matplotlib": ("bench.plot", "bench.serving_plot", "bench.operators.table"),
+    "matplotlib": ("bench.plot", "bench.serving_plot", "bench.operators.picture"),
     "httptools": ("bench.http_client", "server"),
     "uvloop": ("event_loop",),
     "llguidance": ("engine.grammar_matcher",),

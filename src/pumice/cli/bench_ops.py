@@ -61,7 +61,7 @@ def command(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Draw the roofline into a .svg, .png or .pdf."),
+        typer.Option("--plot", help="Draw roofline, floor and peers into a .svg, .png or .pdf."),
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -69,7 +69,7 @@ def command(
     libraries."""
     found = session(operators, rows, cases=cases, times=True, progress=True, every=every)
     if plot is not None:
-        from pumice.bench.operators.table import plot as draw
+        from pumice.bench.operators.picture import plot as draw
 
         draw(found.best, found.facts, plot)
     if as_json:

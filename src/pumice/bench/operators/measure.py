@@ -26,6 +26,8 @@ from pumice.tuning.shapes import bench_rows
 QUICK_MS = 1.5  # of work in the graph that sorts candidates; the finalists get more
 FINALISTS = 4
 LARGEST_ERROR = 0.03  # of a candidate against its peer on random data; more is a wrong result
+# Peers that multiply the same shapes in other types, or leave scales out.
+OTHER_RESULT = frozenset({"cublas.dense", "cublas.bf16", "cublas.int32"})
 Candidate = tuple[TritonKernel, Config]
 Offer = Callable[[Problem, Target], list[Candidate]]
 Row = tuple[OperatorSpec, str, Problem, Mapping[str, TensorSpec]]
@@ -202,7 +204,7 @@ class OperatorBench:
         """PyTorch's, AITER's and the vendors' calls; of the first that computes the same, its
         result."""
         from pumice.bench.operators import aiter
-        from pumice.bench.operators.peers import OTHER_RESULT, peers_of
+        from pumice.bench.operators.peers import peers_of
         from pumice.torch.vendor import vendors_of
 
         peers: dict[str, Callable[[Any], object]] = dict(peers_of(problem))

@@ -190,9 +190,6 @@ _PEERS: dict[str, Callable[[Problem], dict[str, Peer]]] = {
     "norm": _norm,
     "softmax": _softmax,
 }
-OTHER_RESULT = frozenset(
-    {"cublas.dense", "cublas.bf16", "cublas.int32"}
-)  # peers that compute the same shapes, not the same
 
 
 def peers_of(problem: Problem) -> dict[str, Peer]:

@@ -66,12 +66,18 @@ def output_specs(
     return {"out": TensorSpec(x.shape, "bfloat16" if x.dtype.startswith("float8") else x.dtype)}
 
 
+def reached(tokens: int, top: int, experts: int) -> float:
+    """How many experts tokens reach, on average, where all are alike likely and one token's `top`
+    are different."""
+    return experts * (1.0 - (1.0 - top / max(experts, 1)) ** tokens)
+
+
 def work(problem: Problem) -> Work:
-    """Weights of the experts that the tokens can reach, once."""
+    """Weights of the experts that tokens reach on average, once."""
     tokens, k = problem["x"].shape
     experts, rows, _ = problem["w1"].shape
     entries = tokens * problem["ids"].shape[1]
-    touched = min(experts, entries) / max(experts, 1)
+    touched = reached(tokens, problem["ids"].shape[1], experts) / max(experts, 1)
     weights = sum(problem[name].nbytes for name in problem.tensors if name[:2] in ("w1", "w2"))
     other = sum(problem[name].nbytes for name in problem.tensors if name[:2] not in ("w1", "w2"))
     return Work(int(weights * touched) + other, 3.0 * entries * rows * k, problem["x"].dtype)
@@ -155,7 +161,14 @@ BENCH: tuple[tuple[str, Mapping[str, Any], Mapping[str, TensorSpec]], ...] = tup
 def bench_integers(
     attrs: Mapping[str, Any], specs: Mapping[str, TensorSpec]
 ) -> dict[str, np.ndarray]:
-    """The experts of a benchmark: a token's are different ones, all experts alike likely."""
+    """The experts of a benchmark: a token's are different ones, all experts alike likely, and as
+    many are reached as on average."""
     (tokens, top), experts = specs["ids"].shape, specs["w1"].shape[0]
-    scores = np.random.default_rng(0).random((tokens, experts), np.float32)
-    return {"ids": np.argsort(scores, axis=1)[:, :top].astype(np.int32)}
+    aim = round(reached(tokens, top, experts))
+    found: list[np.ndarray] = []
+    for seed in range(16):
+        scores = np.random.default_rng(seed).random((tokens, experts), np.float32)
+        found.append(np.argsort(scores, axis=1)[:, :top].astype(np.int32))
+        if len(np.unique(found[-1])) == aim:
+            break
+    return {"ids": min(found, key=lambda ids: abs(len(np.unique(ids)) - aim))}
