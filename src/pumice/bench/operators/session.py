@@ -168,8 +168,9 @@ def _keep(
 ) -> None:  # fmt: skip
     failed = [t for t in timings if t.failed]
     if failed:
-        say(f"{problem.operator} {label}: {len(failed)} of {len(timings)} failed: "
-            f"{failed[0].kernel} {failed[0].config} {failed[0].failed[:200]}")  # fmt: skip
+        say(f"{problem.operator} {label}: {len(failed)} of {len(timings)} failed")
+        for timing in {t.kernel: t for t in failed}.values():  # one of each
+            say(f"  {timing.kernel} {timing.config}: {timing.failed[:200]}")
     good = [t for t in timings if not t.failed and not _wrong(t)]
     for timing in [t for t in timings if not t.failed and _wrong(t)][:2]:
         say(

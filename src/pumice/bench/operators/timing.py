@@ -7,8 +7,10 @@ replayed in turns: a GPU's clock follows its power and its temperature, and chan
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +51,25 @@ def capture(
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    with _no_collection(), torch.cuda.graph(graph, stream=stream):
         for index in range(count):
             call(inputs[index % len(inputs)])
     graph.replay()
     return Captured(graph, count)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Nothing is collected within: a graph that goes while another is captured (one of a call that
+    failed hangs on its exception) spoils the capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def microseconds(
