@@ -68,7 +68,7 @@ def paged_attention(problem: Problem) -> Peer | None:
     if attend is None:
         return None
     starts = Prepared(_one_each)
-    return lambda t: attend(t, t["q"], starts(t), 1)  # type: ignore[no-any-return]
+    return lambda t: attend(t, t["q"], starts(t), 1)
 
 
 def paged_prefill(problem: Problem) -> Peer | None:
@@ -76,7 +76,7 @@ def paged_prefill(problem: Problem) -> Peer | None:
     if attend is None:
         return None
     longest = Prepared(lambda t: int(t["query_start"].diff().max()))  # its callers know it
-    return lambda t: attend(t, t["q"], t["query_start"], longest(t))  # type: ignore[no-any-return]
+    return lambda t: attend(t, t["q"], t["query_start"], longest(t))
 
 
 def _rotate_and_append(problem: Problem) -> Any:
@@ -86,7 +86,7 @@ def _rotate_and_append(problem: Problem) -> Any:
     attrs = problem.attrs
     if attrs.get("in_place") or "q_weight" in problem:
         return None
-    (_, heads, dim), width = problem["q"].shape, 2 * problem["inv_freq"].shape[0]
+    dim, width = problem["q"].shape[2], 2 * problem["inv_freq"].shape[0]
     if dim != width or dim != next_power_of_2(dim) or problem["v"].shape[2] != dim:
         return None
     if any(problem[n].elements != 1 for n in ("k_scale", "v_scale") if n in problem):
@@ -125,7 +125,7 @@ def decode_attention(problem: Problem) -> Peer | None:
     if rotate is None or attend is None:
         return None
     starts = Prepared(_one_each)
-    return lambda t: attend(t, rotate(t), starts(t), 1)  # type: ignore[no-any-return]
+    return lambda t: attend(t, rotate(t), starts(t), 1)
 
 
 def _token_lists(t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:

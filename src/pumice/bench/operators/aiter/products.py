@@ -9,11 +9,11 @@ _SIXTEEN_BITS = ("bfloat16", "float16")
 
 
 def gemm(problem: Problem) -> Peer | None:
-    if problem.attrs or "residual" in problem:
+    if set(problem.attrs) - {"out_dtype", "activation"} or "residual" in problem:
         return None
     run = function("gemm_a16w16", "gemm_a16w16")
-    dtype = out_dtype(problem)
-    return lambda t: run(t["x"], t["w"], t.get("bias"), dtype)
+    dtype, activation = out_dtype(problem), problem.attrs.get("activation")
+    return lambda t: run(t["x"], t["w"], t.get("bias"), dtype, activation=activation)
 
 
 def gemm_fp8_block(problem: Problem) -> Peer | None:

@@ -70,17 +70,27 @@ def _layer(problem: Problem) -> Peer | None:
     if mode is None and "residual" in problem:
         add = function("norm", "layernorm2d_fwd_with_add")
         return _wrote(
-            lambda t: add(
-                t["out"], t["x"], t["residual"], t["residual"], t["weight"], bias(t), eps
-            )
+            lambda t: add(t["out"], t["x"], t["residual"], t["residual"], t["weight"], bias(t), eps)
         )
     if mode is None:
         alone = function("norm", "layer_norm")
         return lambda t: alone(t["x"], t["weight"], bias(t), eps)
+    if mode == "token" and "residual" in problem:
+        dynamic = function("norm", "layernorm2d_fwd_with_add_dynamicquant")
+        return _wrote(
+            lambda t: dynamic(
+                t["out"], t["x"], t["residual"], t["residual"], t["scales"], t["weight"], bias(t),
+                eps,
+            )
+        )  # fmt: skip
+    if mode == "token":
+        token = function("norm", "layernorm2d_fwd_with_dynamicquant")
+        return _wrote(lambda t: token(t["out"], t["x"], t["scales"], t["weight"], bias(t), eps))
     return None
 
 
 def quantize(problem: Problem) -> Peer | None:
+    """With a scale that is given it does not saturate: other work."""
     mode = problem.attrs["quantize"]
     if problem.attrs.get("power_of_two"):
         return None
