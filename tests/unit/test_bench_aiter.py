@@ -26,8 +26,8 @@ from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 MODULES = (
     "activation", "batched_gemm_bf16", "fused_fp8_quant", "fused_kv_cache", "gemm_a16w16",
     "gemm_a16w16_gated", "gemm_a8w8", "gemm_a8w8_blockscale", "mha", "mla_decode_rope",
-    "moe_align_block_size", "moe_op", "moe_op_silu_fused", "norm", "quant", "rmsnorm", "softmax",
-    "unified_attention", "utils.device_info", "utils.moe_config_utils",
+    "moe_align_block_size", "moe_op", "moe_op_silu_fused", "norm", "pa_decode", "quant", "rmsnorm",
+    "softmax", "unified_attention", "utils.device_info", "utils.moe_config_utils",
     "utils._triton.arch_info",
 )  # fmt: skip
 
@@ -204,6 +204,38 @@ def test_paged_attention_has_its_window_cap_and_scales(calls: Calls) -> None:
     assert float(args[14]) == float(args[15]) == 1.0 and options == {"sinks": None}
     heads = {"k_scale": TensorSpec((2,), "float32"), "v_scale": TensorSpec((2,), "float32")}
     assert aiter.peer_of(problem_of("paged_prefill", {}, inputs | heads)) is None
+
+
+@pytest.mark.parametrize(
+    ("sequences", "attrs", "name"),
+    [
+        (8, {}, "unified_attention"),
+        (128, {}, "paged_attention_decode"),
+        (128, {"window_left": 31}, "unified_attention"),
+    ],
+)
+def test_decode_takes_the_kernel_for_its_number_of_sequences(
+    calls: Calls, sequences: int, attrs: dict[str, Any], name: str
+) -> None:
+    cache = TensorSpec((sequences, 16, 8, 64), "bfloat16")
+    inputs = {
+        "q": TensorSpec((sequences, 32, 64), "bfloat16"), "k_cache": cache, "v_cache": cache,
+        "block_table": TensorSpec((sequences, 1), "int32"),
+        "context_len": TensorSpec((sequences,), "int32"),
+    }  # fmt: skip
+    problem = problem_of("paged_attention", attrs, inputs)
+    t = tensors_of(problem)
+    peer = aiter.peer_of(problem)
+    assert peer is not None and peer(t) is t["out"]
+    ((called, args, _),) = [call for call in calls if call[0] != "get_num_sms"]
+    assert called == name
+    if name == "paged_attention_decode":
+        assert args[0] is t["out"] and args[1] is t["q"]
+        assert args[2].is_contiguous() and torch.equal(args[2], t["k_cache"].transpose(1, 2))
+        assert args[3].is_contiguous() and torch.equal(args[3], t["v_cache"].transpose(1, 2))
+        assert args[9].device.type == "cpu"  # it is read on the host
+    else:
+        assert args[4].tolist() == list(range(sequences + 1)) and args[5] == 1
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,17 +59,59 @@ def _unified(problem: Problem) -> Any:
     return attend
 
 
-def _one_each(t: Tensors) -> torch.Tensor:
-    """Where queries start, a sequence one."""
-    return torch.arange(t["q"].shape[0] + 1, dtype=torch.int32, device=t["q"].device)
+Caches = tuple[torch.Tensor, torch.Tensor]
+
+
+def _per_head(t: Tensors) -> Caches:
+    """The caches with a block's rows of one head side by side, as views."""
+    return t["k_cache"].transpose(1, 2), t["v_cache"].transpose(1, 2)
+
+
+def _decode(problem: Problem, caches: Callable[[Tensors], Caches]) -> Any:
+    """attend(t, q) for a query a sequence: the faster of AITER's two kernels. `unified_attention`
+    shares a sequence's keys among programs only where there are few sequences; `pa_decode` is
+    ahead where there are many, and wants `caches` [blocks, Hk, block_size, D]."""
+    unified = _unified(problem)
+    if unified is None:
+        return None
+    starts = Prepared(
+        lambda t: torch.arange(t["q"].shape[0] + 1, dtype=torch.int32, device=t["q"].device)
+    )
+
+    def few(t: Tensors, q: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = unified(t, q, starts(t), 1)
+        return found
+
+    plain = not problem.attrs.get("softcap") and problem.attrs.get("window_left", -1) == -1
+    if not plain or "sinks" in problem or problem["k_cache"].dtype != problem["q"].dtype:
+        return few
+    import triton.language as tl
+
+    many = function("pa_decode", "paged_attention_decode")
+    units = function("utils.device_info", "get_num_sms")
+    (sequences, heads, _), kv_heads = problem["q"].shape, problem["k_cache"].shape[2]
+    group = heads // kv_heads
+    programs = (sequences // (max(16, next_power_of_2(group)) // group) + sequences) * kv_heads
+    most = problem["block_table"].shape[1] * problem["k_cache"].shape[1]
+    scale, compute, one = _scale(problem), getattr(tl, problem["q"].dtype), torch.ones(1)
+
+    def attend(t: Tensors, q: torch.Tensor) -> torch.Tensor:
+        if programs <= 4 * units():
+            return few(t, q)
+        k, v = caches(t)
+        many(t["out"], q, k, v, t["context_len"], t["block_table"], scale, most, compute, one, one)
+        return t["out"]
+
+    return attend
 
 
 def paged_attention(problem: Problem) -> Peer | None:
-    attend = _unified(problem)
-    if attend is None:
-        return None
-    starts = Prepared(_one_each)
-    return lambda t: attend(t, t["q"], starts(t), 1)
+    def reorder(t: Tensors) -> Caches:
+        k, v = _per_head(t)
+        return k.contiguous(), v.contiguous()
+
+    attend = _decode(problem, Prepared(reorder))
+    return None if attend is None else lambda t: attend(t, t["q"])
 
 
 def paged_prefill(problem: Problem) -> Peer | None:
@@ -121,11 +164,8 @@ def rope_cache(problem: Problem) -> Peer | None:
 
 def decode_attention(problem: Problem) -> Peer | None:
     """In two launches or three: rotation and append, then attention."""
-    rotate, attend = _rotate_and_append(problem), _unified(problem)
-    if rotate is None or attend is None:
-        return None
-    starts = Prepared(_one_each)
-    return lambda t: attend(t, rotate(t), starts(t), 1)
+    rotate, attend = _rotate_and_append(problem), _decode(problem, _per_head)
+    return None if rotate is None or attend is None else lambda t: attend(t, rotate(t))
 
 
 def _token_lists(t: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,15 +195,15 @@ def mla_decode(problem: Problem) -> Peer | None:
 
     def attend(t: Tensors) -> torch.Tensor:
         # Its callers choose the parts: two programs a compute unit, of 16 heads each.
-        parts = next_power_of_2(cdiv(2 * units(), sequences * cdiv(heads, 16)))
+        parts = min(128, next_power_of_2(cdiv(2 * units(), sequences * cdiv(heads, 16))))
         sums = torch.empty(
-            sequences, heads, min(parts, 64), value + 1, dtype=torch.float32, device=t["q"].device
+            sequences, heads, parts, value + 1, dtype=torch.float32, device=t["q"].device
         )
         starts, places = lists(t)
         keys = t["k_cache"].view(-1, 1, dim)
         run(
             t["q"], keys, keys[..., :value], t["out"], starts, places, None, value, dim - value,
-            None, None, sums, sums.shape[2], scale,
+            None, None, sums, parts, scale,
         )  # fmt: skip
         return t["out"]
 
