@@ -11,7 +11,7 @@ from triton_harness import run_case
 
 from pumice.operators.registry import get_spec, triton_kernels_of
 from pumice.operators.sample_tokens.philox import philox, uniform
-from pumice.operators.triton.plan import Problem, TensorSpec
+from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.targets import get_target
 
 HOPPER = get_target("sm_90")
@@ -33,6 +33,22 @@ def test_several_blocks() -> None:
     for attrs, inputs in SPECS[1].cases(np.random.default_rng(5)):
         config = {"rows": 2, "block": 128, "warps": 4}
         check(SPECS[1], triton_kernels_of("softmax")[0], attrs, inputs, HOPPER, config)
+    long = [c for c in SPECS[1].cases(np.random.default_rng(6)) if c[1]["x"].shape[1] >= 1024]
+    assert len(long) >= 2
+    for attrs, inputs in long:
+        for share in (128, 640):  # one block of a share, several; a last share with one column
+            config = {"block": 128, "share": share, "warps": 4, "early": share // 640}
+            check(SPECS[1], triton_kernels_of("softmax")[1], attrs, inputs, HOPPER, config)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "text"),
+    [(2, 900, "rows of 900 columns; 1024"), (600, 4096, "600 rows fill 132 compute units")],
+)
+def test_softmax_shares_are_for_few_long_rows(rows: int, width: int, text: str) -> None:
+    problem = make_problem(SPECS[1], {}, {"x": TensorSpec((rows, width), "float16")})
+    reason = triton_kernels_of("softmax")[1].supports(problem, HOPPER)
+    assert reason is not None and text in reason
 
 
 def test_philox_known_answer() -> None:

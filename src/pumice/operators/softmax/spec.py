@@ -49,6 +49,7 @@ def cases(rng: np.random.Generator) -> list[tuple[dict[str, Any], dict[str, np.n
         (3, 769, brain, {"scale": 0.5}),
         (2, 1200, full, {"log": True}),
         (3, 500, half, {"out_dtype": "float32"}),
+        (2, 4099, brain, {}),
     ):
         x = rng.standard_normal((rows, width)) * 5
         if rows > 1 and width > 10:
@@ -80,7 +81,10 @@ SPEC = OperatorSpec(
     reference=reference,
     tolerance={"float32": 2e-6, "float16": 1e-3, "bfloat16": 5e-3},
     cases=cases,
-    triton_kernels=("pumice.operators.softmax.triton_plan:Softmax",),
+    triton_kernels=(
+        "pumice.operators.softmax.triton_plan:Softmax",
+        "pumice.operators.softmax.triton_plan:SoftmaxShares",
+    ),
     output_specs=output_specs,
     work=work,
 )
