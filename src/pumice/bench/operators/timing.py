@@ -41,13 +41,15 @@ class Captured:
 def capture(
     call: Callable[[Any], object], inputs: Sequence[Any], *, target_ms: float = 4.0
 ) -> Captured:
-    """A graph of about `target_ms` of calls, replayed once."""
-    for one in inputs[:2]:
-        call(one)
+    """A graph of about `target_ms` of calls, replayed once. All inputs are seen before: what a call
+    prepares once for each is no part of the graph."""
+    call(inputs[0])
     torch.cuda.synchronize()
     once = event_ms(lambda: call(inputs[0]))
     count = int(max(1, min(200, target_ms / max(once, 1e-3))))
     count = max(count, min(len(inputs), 8))
+    for one in inputs[1:count]:
+        call(one)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
