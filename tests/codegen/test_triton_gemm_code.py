@@ -6,7 +6,9 @@ import pytest
 from matmul_code import check_plan, problem_of
 from triton_code import GPU_TARGETS
 
+from pumice.operators.gemm.product import of_problem
 from pumice.operators.gemm.spec import SPEC
+from pumice.operators.gemm.tiles import deep, widths
 from pumice.operators.registry import triton_kernels_of
 from pumice.operators.triton.plan import Problem, TensorSpec
 from pumice.targets import Target
@@ -81,3 +83,33 @@ def test_nobody_else_begins_early() -> None:
         if target.matrix_unit not in ("wgmma", "tcgen05"):
             found = KERNELS["tiled"].configs(gemm(16, 4096, 4096), target)
             assert not any(config.get("early") for config in found), target.name
+
+
+@pytest.mark.parametrize("m", [4, 64])
+def test_deep_rings_of_few_rows(m: int) -> None:
+    """What is offered for few rows on Hopper keeps within shared memory and registers, and widths
+    that are no power of two are among it."""
+    target = next(t for t in GPU_TARGETS if t.name == "sm_90")
+    problem = gemm(m, 10240, 8192)
+    offered = [tile.config() for tile in deep(of_problem(problem), target)]
+    assert {80, 96} <= {config["BN"] for config in offered}
+    known = KERNELS["tiled"].configs(problem, target)
+    for config in offered:
+        assert {**config, "early": 1} in known and {**config, "early": 2} in known
+    for config in offered[2::3]:
+        check_plan(KERNELS["tiled"], problem, target, {**config, "early": 1})
+
+
+def test_deep_rings_are_for_few_aligned_rows_on_hopper() -> None:
+    targets = {target.name: target for target in GPU_TARGETS}
+    assert not deep(of_problem(gemm(65, 10240, 8192)), targets["sm_90"])
+    assert not deep(of_problem(gemm(0, 10240, 8192)), targets["sm_90"])
+    assert not deep(of_problem(gemm(64, 10240, 8191)), targets["sm_90"])
+    assert not deep(of_problem(gemm(64, 10240, 8192, "float32")), targets["sm_90"])
+    assert not deep(of_problem(gemm(64, 10240, 8192)), targets["gfx942"])
+
+
+def test_widths() -> None:
+    assert [widths(bn) for bn in (64, 96, 80, 24)] == [(64, 0), (64, 32), (64, 16), (16, 8)]
+    with pytest.raises(ValueError, match="112"):
+        widths(112)

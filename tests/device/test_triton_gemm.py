@@ -124,3 +124,13 @@ def test_why_a_problem_is_refused(change: dict[str, TensorSpec], words: str) -> 
     reason = KERNELS["tiled"].supports(Problem("gemm", tensors | change), TARGETS["sm_90"])
     assert reason is not None
     assert re.search(words, reason), reason
+
+
+@pytest.mark.parametrize(
+    ("bn", "m", "n", "k"), [(48, 17, 101, 64), (96, 64, 96, 72), (80, 3, 143, 32), (24, 1, 25, 7)]
+)
+def test_widths_of_two_powers_of_two(bn: int, m: int, n: int, k: int) -> None:
+    inputs = _random(m, n, k)
+    config = {"BM": 16, "BN": bn, "BK": 32, "warps": 4, "stages": 2, "split": 1, "halves": 1,
+              "registers": 0, "group": 1, "early": 2}  # fmt: skip
+    check_case(SPEC, KERNELS["tiled"], {"activation": "relu"}, inputs, TARGETS["sm_90"], config)

@@ -14,14 +14,15 @@ def gemm_tile(
     M, N, K,
     stride_xb, stride_xm, stride_wb, stride_wn, stride_rb, stride_rm, stride_ob, stride_om,
     whole, split, slice_k,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
-    DIES: tl.constexpr, EVEN_K: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
-    ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr, W_SCALE: tl.constexpr,
-    UPCAST: tl.constexpr, EARLY: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BN2: tl.constexpr, BK: tl.constexpr,
+    GROUP_M: tl.constexpr, DIES: tl.constexpr, EVEN_K: tl.constexpr, SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr, ACTIVATION: tl.constexpr, X_SCALE: tl.constexpr,
+    W_SCALE: tl.constexpr, UPCAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """One program, one tile [BM, BN], or one slice of K of one. EARLY: a programmatic launch, begun
-    before the one in front has ended; it lets the one behind begin at once (1) or, so that programs
-    of few waves spread evenly over the units, when its products are done (2).
+    """One program, one tile [BM, BN], or one slice of K of one. BN2: columns beside those, where a
+    tile's width is the sum of two powers of two (whole tiles only). EARLY: a programmatic launch,
+    begun before the one in front has ended; it lets the one behind begin at once (1) or, so that
+    programs of few waves spread evenly over the units, when its products are done (2).
 
     With SPLIT the first `whole` programs do whole tiles; of the tiles after those, `split` programs
     each do `slice_k` of K and leave their sums in partial [tiles, split, BM, BN]. UPCAST: 8-bit
@@ -34,7 +35,7 @@ def gemm_tile(
     pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
     tiles_m = tl.cdiv(M, BM)
-    tiles_n = tl.cdiv(N, BN)
+    tiles_n = tl.cdiv(N, BN + BN2)
     tile = pid
     k_begin = 0
     k_end = K
@@ -52,7 +53,7 @@ def gemm_tile(
     # Scalar bases in 64 bits, offsets inside a tile in 32: half the address registers. Rows beyond
     # the last repeat it, which needs no mask.
     row0 = tile_m * BM
-    col0 = tile_n * BN
+    col0 = tile_n * (BN + BN2)
     rows = tl.minimum(tl.arange(0, BM), M - 1 - row0)
     cols = tl.minimum(tl.arange(0, BN), N - 1 - col0)
     ks = tl.arange(0, BK)
@@ -63,6 +64,11 @@ def gemm_tile(
 
     INTEGER: tl.constexpr = x.dtype.element_ty == tl.int8
     acc = tl.zeros((BM, BN), dtype=tl.int32 if INTEGER else tl.float32)
+    if BN2:
+        tl.static_assert(not INTEGER and not UPCAST and not SPLIT)
+        more = tl.minimum(BN + tl.arange(0, BN2), N - 1 - col0)
+        w_more = more[None, :] * stride_wn + ks[:, None]
+        acc2 = tl.zeros((BM, BN2), dtype=tl.float32)
     for k in range(k_begin, k_end, BK):
         if EVEN_K:
             a = tl.load(x_at + x_tile)
@@ -77,6 +83,12 @@ def gemm_tile(
             acc = tl.dot(a, b, acc, out_dtype=tl.int32)
         else:
             acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        if BN2:
+            if EVEN_K:
+                b2 = tl.load(w_at + w_more)
+            else:
+                b2 = tl.load(w_at + w_more, mask=ks[:, None] < K - k, other=0.0)
+            acc2 = tl.dot(a, b2, acc2, input_precision=PRECISION)
         x_at += BK
         w_at += BK
     if EARLY == 2:
@@ -97,6 +109,13 @@ def gemm_tile(
         out + batch * stride_ob, rows, cols, M, N, stride_rm, stride_om,
         ACTIVATION, X_SCALE, W_SCALE,
     )  # fmt: skip
+    if BN2:
+        finish(
+            acc2, x_scale, w_scale, bias,
+            None if residual is None else residual + batch * stride_rb,
+            out + batch * stride_ob, rows, col0 + BN + tl.arange(0, BN2), M, N,
+            stride_rm, stride_om, ACTIVATION, X_SCALE, W_SCALE,
+        )  # fmt: skip
 
 
 @triton.jit

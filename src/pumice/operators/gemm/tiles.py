@@ -49,6 +49,13 @@ _VECTOR = (
     (64, 64, 16, 8, 2), (64, 32, 16, 4, 2), (32, 32, 32, 4, 2),
     (16, 64, 32, 4, 2), (16, 32, 32, 2, 2),
 )  # fmt: skip
+# Few rows of x on Hopper: (BN, BK, stages), as many bytes under way as shared memory holds. Widths
+# that are no power of two come near a whole number of rounds where the others do not.
+_DEEP = (
+    (32, 128, 8), (32, 128, 6), (64, 128, 5), (64, 64, 8), (96, 128, 5), (96, 128, 4),
+    (80, 128, 5), (80, 128, 4), (128, 128, 4),
+)  # fmt: skip
+_DEEP_ROWS = 64
 _LISTS = {"wgmma": _HOPPER, "tcgen05": _HOPPER, "mma": _AMPERE, "mfma": _CDNA, "wmma": _RDNA}
 _SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 _L2_PER_MEMORY = 2.5  # bandwidth of the last cache over that of memory
@@ -80,6 +87,31 @@ class Tile:
             "stages": self.stages, "split": self.split, "halves": self.halves,
             "registers": self.registers, "group": self.group,
         }  # fmt: skip
+
+
+def widths(bn: int) -> tuple[int, int]:
+    """A tile's columns as powers of two: the largest, and the rest or 0. ValueError when the rest
+    is none."""
+    first = 1 << (bn.bit_length() - 1)
+    rest = bn - first
+    if rest & (rest - 1):
+        raise ValueError(f"{bn} columns are no sum of two powers of two")
+    return first, rest
+
+
+def deep(product: Product, target: Target) -> list[Tile]:
+    """Further shapes for up to 64 rows of 16 bits on Hopper, widest rounds first."""
+    few = 0 < product.M <= _DEEP_ROWS and product.itemsize == 2 and product.aligned
+    if target.matrix_unit != "wgmma" or not few or product.B > 1:
+        return []
+    bm = max(16, next_power_of_2(product.M))
+    found = [Tile(bm, bn, bk, 4, stages) for bn, bk, stages in _DEEP]
+    return [
+        tile for tile in found
+        if shared_bytes(tile, 2, target) <= target.shared_bytes - 1024
+        and product.K >= tile.BK * 2 and product.N >= 16 * tile.BN
+        and cdiv(product.N, tile.BN) <= 4 * target.compute_units
+    ]  # fmt: skip
 
 
 def shared_bytes(tile: Tile, itemsize: int, target: Target) -> int:

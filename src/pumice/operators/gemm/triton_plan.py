@@ -115,11 +115,12 @@ class Dense(Cut):
     def launches(
         self, product: Product, target: Target, config: Config, whole: int | None = None
     ) -> Plan:
-        own = {
+        own: dict[str, Any] = {
             "PRECISION": precision(product.problem, target),
             "UPCAST": upcasts(product.dtype, target),
             "EARLY": config.get("early", 0),
         }
+        own["BN"], own["BN2"] = tiles.widths(config["BN"])
         return tile_launches(gemm_tile, product, target, config, whole, own)
 
 
@@ -159,6 +160,9 @@ class GemmTiled(Dense, Tiled):
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         found = few_rows_early(super().configs(problem, target), problem, target)
         product = of_problem(problem)
+        if begins_early(target):
+            deep = [tile.config() for tile in tiles.deep(product, target)]
+            found += [{**config, "early": early} for config in deep for early in (1, 2)]
         work = product.M * product.N * product.K
         if target.matrix_unit != "wgmma" or product.M < _LEAST_ROWS or work > _SHORT:
             return found
