@@ -19,6 +19,7 @@ from pumice.dtypes import itemsize
 from pumice.errors import UnsupportedError, UsageError
 from pumice.operators.base import OperatorSpec
 from pumice.operators.registry import GPU_OPERATORS, get_spec
+from pumice.operators.signature import check_inputs
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 
 _Base = tuple[Mapping[str, Any], Mapping[str, TensorSpec]]
@@ -58,17 +59,21 @@ def parse_problem(operator: str, text: str) -> Problem:
         else:
             attrs[name] = _value(rest)
     base_attrs, base = _base(spec, tensors)
-    if unknown := sorted(set(attrs) - _attributes(spec)):
+    known = known_attributes(spec)
+    if unknown := sorted(set(attrs) - known):
         raise UsageError(
             f"{operator} has neither a tensor nor an attribute {unknown[0]!r}; tensors are "
-            f"{', '.join(spec.inputs)}, attributes {', '.join(sorted(_attributes(spec))) or 'none'}"
+            f"{', '.join(spec.inputs)}, attributes {', '.join(sorted(known)) or 'none'}"
         )
     inputs = {
         name: TensorSpec(shape, dtype or base[name].dtype)
         for name, (shape, dtype) in tensors.items()
     }
+    check_inputs(spec, inputs)
     try:
         return make_problem(spec, {**base_attrs, **attrs}, inputs)
+    except UsageError:
+        raise
     except (KeyError, ValueError, IndexError, ZeroDivisionError, UnsupportedError) as why:
         raise UsageError(f"{operator} can't have tensors {text}: {why}") from None
 
@@ -88,7 +93,8 @@ def _bases(spec: OperatorSpec) -> list[_Base]:
     return found
 
 
-def _attributes(spec: OperatorSpec) -> set[str]:
+def known_attributes(spec: OperatorSpec) -> set[str]:
+    """Names of the attributes that an operator's benchmark rows and cases have."""
     return {name for attrs, _ in _bases(spec) for name in attrs}
 
 

@@ -208,7 +208,7 @@ SPEC = OperatorSpec(
         "block_table": "int32[S, M]",
         "context_len": "int32[S], the new token's key included",
         **CACHE_INPUTS,
-        "sinks": "float32[H], optional (any float)",
+        "sinks": "any float [H], optional",
     },
     outputs={"out": "dtype[S, H, Dv]", **CACHE_OUTPUTS},
     reference=reference,

@@ -225,7 +225,7 @@ SPEC = OperatorSpec(
         "v": "dtype[Tk, Hk, Dv]",
         "cu_seqlens_q": "int32[S+1]",
         "cu_seqlens_k": "int32[S+1]",
-        "sinks": "float32[H], optional (any float)",
+        "sinks": "any float [H], optional",
     },
     outputs={"out": "dtype[T, H, Dv]", "lse": "float32[H, T], with attrs lse"},
     reference=reference,

@@ -171,7 +171,7 @@ SPEC = OperatorSpec(
     formula="residual += or out = [silu(gate) · up of] (rms(x) · norm_weight or x) · wᵀ + bias",
     axes={"M": "tokens", "N": "outputs", "K": "inputs", "G": "groups along K", "O": "N or N/2"},
     inputs={
-        "x": "float16 or bfloat16 [M, K]; float32 with norm_weight",
+        "x": "float[M, K]: 16 bits, or float32 where norm_weight is",
         "norm_weight": "float32[K] (optional)", "w": "int32[N, K/8]", "scales": "float16[N, G]",
         "zeros": "uint8[N, G] (optional)", "mins": "float16[N, G] (optional)",
         "bias": "16-bit float [N] (optional)",

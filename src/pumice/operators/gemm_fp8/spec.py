@@ -89,7 +89,8 @@ SPEC = OperatorSpec(
     axes=AXES,
     inputs={
         "x": "float8_e4m3fn | float8_e4m3fnuz [M, K]", "w": "as x [N, K]",
-        "x_scale": "float32 [] | [M], optional", "w_scale": "float32 [] | [N], optional",
+        "x_scale": "float32 of 1 or M elements, optional",
+        "w_scale": "float32 of 1 or N elements, optional",
         "bias": "any float [N], optional", "residual": "any float [M, N], optional",
     },
     outputs={"out": "out_dtype [M, N]"},

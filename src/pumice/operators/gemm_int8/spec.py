@@ -30,7 +30,8 @@ SPEC = OperatorSpec(
     axes=AXES,
     inputs={
         "x": "int8 [M, K]", "w": "int8 [N, K]",
-        "x_scale": "float32 [] | [M], optional", "w_scale": "float32 [] | [N], optional",
+        "x_scale": "float32 of 1 or M elements, optional",
+        "w_scale": "float32 of 1 or N elements, optional",
         "bias": "any float [N], optional", "residual": "any float [M, N], optional",
     },
     outputs={"out": "out_dtype [M, N]"},

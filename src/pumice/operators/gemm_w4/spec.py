@@ -174,7 +174,7 @@ SPEC = OperatorSpec(
     inputs={
         "x": "float16 or bfloat16 [M, K]", "w": "int32[N, K/8]", "scales": "float16[N, G]",
         "zeros": "uint8[N, G] (optional)", "mins": "float16[N, G] (optional, without zeros)",
-        "bias": "as x, [N] (optional)",
+        "bias": "any float [N] (optional)",
     },
     outputs={"out": "out_dtype [M, N]"},
     reference=reference,

@@ -136,7 +136,7 @@ SPEC = OperatorSpec(
     inputs={
         "x": "float16 or bfloat16 [M, K]", "w": "int8 or uint8 [N, K]",
         "scales": "float16 or float32 [N, G]", "mins": "as scales, [N, G] (optional)",
-        "bias": "as x, [N] (optional)",
+        "bias": "any float [N] (optional)",
     },
     outputs={"out": "out_dtype [M, N]"},
     reference=reference,

@@ -232,9 +232,9 @@ INPUTS = {
     "v_cache": "dtype or 8-bit float[blocks, block_size, Hk, Dv], any strides but the last",
     "block_table": "int32[S, M]",
     "context_len": "int32[S]",
-    "k_scale": "float32[1] or float32[Hk], optional",
-    "v_scale": "float32[1] or float32[Hk], optional",
-    "sinks": "float32[H], optional (any float)",
+    "k_scale": "float32 [] | [1] | [Hk], optional",
+    "v_scale": "float32 [] | [1] | [Hk], optional",
+    "sinks": "any float [H], optional",
 }
 AXES = {
     "S": "sequences",

@@ -104,7 +104,7 @@ SPEC = OperatorSpec(
     name="quantize_fp8",
     formula="out = round(x / scale), scale = max|x| / largest code over a tensor, token or group",
     axes={"T": "rows", "H": "width", "G": "scales a row"},
-    inputs={"x": "float[T, H]", "scale": "float32[1] (optional: static, a tensor)"},
+    inputs={"x": "float[T, H]", "scale": "float32 [] | [1] (optional: static, a tensor)"},
     outputs={"out": "float8 or int8 [T, H]", "scales": "float32[T, G], [1] for a tensor"},
     reference=reference,
     tolerance=TOLERANCE,

@@ -275,6 +275,19 @@ class QuantizeTensor:
         return Plan((first, second), workspaces, arrived, arrived)
 
 
+def _blocks_reason(problem: Problem) -> str | None:
+    """Why scales are not one for each block."""
+    x, scales = problem["x"], problem["scales"]
+    each = [int(problem.attrs[name]) for name in ("row_group", "column_group")]
+    needed = tuple(cdiv(n, group or max(n, 1)) for n, group in zip(x.shape, each, strict=True))
+    if scales.shape != needed:
+        return (
+            f"dequantize_fp8: scales are {list(scales.shape)}; x is {list(x.shape)} in blocks of "
+            f"{each[0] or 'all'} rows and {each[1] or 'all'} columns, which have {list(needed)}"
+        )
+    return None
+
+
 class DequantizeTiles:
     """Codes times the scale of their block."""
 
@@ -282,7 +295,7 @@ class DequantizeTiles:
 
     def supports(self, problem: Problem, target: Target) -> str | None:
         reason = row_reason("dequantize_fp8", "x", problem["x"], tuple(LARGEST))
-        return reason or dtype_reason(problem["x"].dtype, target)
+        return reason or _blocks_reason(problem) or dtype_reason(problem["x"].dtype, target)
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         rows, width = problem["x"].shape

@@ -237,8 +237,8 @@ CACHE_INPUTS = {
     "v_cache": "dtype or 8-bit float[blocks, block_size, Hk, Dv], any strides but the last",
     "q_weight": "float[D], optional",
     "k_weight": "float[D], optional",
-    "k_scale": "float32[1] or float32[Hk], optional",
-    "v_scale": "float32[1] or float32[Hk], optional",
+    "k_scale": "float32 [] | [1] | [Hk], optional",
+    "v_scale": "float32 [] | [1] | [Hk], optional",
 }
 CACHE_OUTPUTS = {"k_cache": "changed in place", "v_cache": "changed in place"}
 

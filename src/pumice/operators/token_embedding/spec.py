@@ -163,7 +163,7 @@ SPEC = OperatorSpec(
     axes={"T": "tokens", "V": "vocabulary", "H": "width", "G": "groups a row"},
     inputs={
         "tokens": "int32 or int64 [T]", "weight": "float, int8 or uint8 [V, H]; int32[V, H/8]",
-        "scales": "float16 or float32 [V, G], of codes", "zeros": "uint8[V, G] (optional)",
+        "scales": "float16 or float32 [V, G], with codes", "zeros": "uint8[V, G] (optional)",
         "mins": "as scales (optional, without zeros)",
     },
     outputs={"out": "out_dtype [T, H]"},
