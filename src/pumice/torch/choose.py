@@ -12,8 +12,9 @@ from pumice.targets import Target
 from pumice.torch.launch import BoundPlan
 from pumice.torch.vendor import vendors_of
 from pumice.tuning.database import Database
-from pumice.tuning.gpu import choose_kernel, database
+from pumice.tuning.gpu import database
 from pumice.tuning.settle import compile_choice
+from pumice.tuning.similar import choose_near
 
 Call = Callable[[Mapping[str, torch.Tensor]], None]
 
@@ -38,7 +39,7 @@ def rows_here(target: Target) -> Database:
 def choose(problem: Problem, target: Target) -> Chosen:
     """UnsupportedError says each kernel's reason when none supports the problem."""
     vendors = vendors_of(problem)
-    choice = choose_kernel(problem, target, rows_here(target), vendors=frozenset(vendors))
+    choice = choose_near(problem, target, rows_here(target), vendors=frozenset(vendors))
     if choice.kernel is None:
         return Chosen(choice.kernel_name, {}, choice.reason, vendors[choice.kernel_name])
     choice, binaries = compile_choice(problem, target, choice)

@@ -87,9 +87,9 @@ def chosen(problem: Problem, target: Target) -> list[Candidate]:
     """The kernel of ours that a user gets, as measured rows and the model say. UnsupportedError
     when none runs the problem."""
     from pumice.torch.choose import rows_here
-    from pumice.tuning.gpu import choose_kernel
+    from pumice.tuning.similar import choose_near
 
-    choice = choose_kernel(problem, target, rows_here(target))
+    choice = choose_near(problem, target, rows_here(target))
     assert choice.kernel is not None  # no vendors were offered
     return [(choice.kernel, choice.config)]
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pumice.compiler.gpu.select import Selection, similar
+from pumice.compiler.gpu.select import Selection
 from pumice.compiler.gpu.translate import Call
 from pumice.dtypes import itemsize
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.plan import Problem
 from pumice.tuning.database import MeasuredRow
+from pumice.tuning.similar import similar
 
 LAUNCH_US = 1.3  # activation_mul and norm of one row on an H200: 1.3 and 1.7 µs
 BANDWIDTH_SHARE = 0.85  # of the data sheet's: 4.3 of an H200's 4.8 TB/s are copied

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pumice.artifact import BufferRef, Launch, LibraryProduct
-from pumice.compiler.gpu.select import Selected, Selection, similar
+from pumice.compiler.gpu.select import Selected, Selection
 from pumice.compiler.gpu.translate import Call
 from pumice.operators.triton.plan import Problem, ProductStep
 from pumice.targets import Target
 from pumice.tuning.database import Database
 from pumice.tuning.gpu import supporting
+from pumice.tuning.similar import similar
 
 VENDOR = "vendor.blas"  # in measured rows
 NAMES = {"cuda": "cuBLASLt", "rocm": "hipBLASLt"}

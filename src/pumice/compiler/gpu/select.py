@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pumice.compiler.gpu.translate import Call
 from pumice.errors import CompileError, UnsupportedError
-from pumice.operators.triton.plan import Plan, Problem, TensorSpec
+from pumice.operators.triton.plan import Plan, Problem
 from pumice.targets import Target
 from pumice.tuning.database import Database
-from pumice.tuning.gpu import GpuChoice, choose_kernel, supporting
+from pumice.tuning.gpu import GpuChoice, supporting
+from pumice.tuning.similar import choose_near
 
 TWO_STEP = "gemm_w4.triton.two_step"
-_HALF = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -31,34 +31,6 @@ class Selected:
 def problem_of(call: Call) -> Problem:
     tensors = {name: value.spec for name, value in call.tensors.items()}
     return Problem(call.operator, tensors, call.attrs, call.outputs)
-
-
-def similar(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Problems whose measured rows say something about this one, the nearest first, each with what
-    differs. None of that changes what a kernel reads or computes by much."""
-    plain = replace(problem, attrs={k: v for k, v in problem.attrs.items() if k != "out_dtype"})
-    if plain != problem:
-        yield "measured with outputs of the inputs' type", plain
-    for dtype in _HALF:
-        tensors = {name: _as_measured(name, t, dtype) for name, t in problem.tensors.items()}
-        attrs = plain.attrs
-        if problem.operator == "fused_w4":  # its residual stream is float32 everywhere
-            tensors |= {n: t for n, t in problem.tensors.items() if t.dtype == "float32"}
-            attrs = {**attrs, "dtype": dtype} if "dtype" in attrs else attrs
-        other = replace(plain, tensors=tensors, attrs=attrs)
-        if other != plain:
-            yield f"measured in {dtype}", other
-        if problem.attrs.get("packing") == "rows":
-            packed = {**attrs, "packing": "blocks"}
-            yield "measured with the other packing", replace(other, attrs=packed)
-
-
-def _as_measured(name: str, spec: TensorSpec, dtype: str) -> TensorSpec:
-    """A tensor as the rows have it: activations of 16 bits, the residual stream and the norms'
-    weights as well."""
-    half = spec.dtype in _HALF and name not in ("scales", "mins")
-    wide = spec.dtype == "float32" and name in ("residual", "weight", "q_weight", "k_weight")
-    return replace(spec, dtype=dtype) if half or wide else spec
 
 
 @dataclass
@@ -117,19 +89,4 @@ class Selection:
         return list(self._made)
 
     def _choose(self, problem: Problem) -> GpuChoice:
-        choice = choose_kernel(problem, self.target, self.database)
-        if choice.measured:
-            return choice
-        for difference, other in similar(problem):
-            try:
-                found = choose_kernel(other, self.target, self.database)
-            except UnsupportedError:
-                continue
-            kernel = found.kernel
-            if not found.measured or kernel is None or kernel.supports(problem, self.target):
-                continue
-            if dict(found.config) in [dict(c) for c in kernel.configs(problem, self.target)]:
-                return replace(
-                    found, reason=f"{found.reason}, {difference}", rejected=choice.rejected
-                )
-        return choice
+        return choose_near(problem, self.target, self.database)
