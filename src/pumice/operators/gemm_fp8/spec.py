@@ -98,6 +98,7 @@ SPEC = OperatorSpec(
     tolerance=TOLERANCE,
     cases=cases,
     triton_kernels=(
+        "pumice.operators.gemm_fp8.hopper_plan:Fp8Specialized",
         "pumice.operators.gemm_fp8.triton_plan:Fp8Tiled",
         "pumice.operators.gemm_fp8.triton_plan:Fp8SplitK",
         "pumice.operators.gemm_fp8.triton_plan:Fp8StreamK",

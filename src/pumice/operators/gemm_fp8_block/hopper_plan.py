@@ -1,24 +1,22 @@
-"""Launches of `gemm_fp8_block` by the warp-specialized kernel: one program a unit goes through its
-tiles."""
+"""Launches of products of 8-bit values by the warp-specialized kernel: one program a unit goes
+through its tiles."""
 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from pumice.dtypes import itemsize
 from pumice.operators.gemm.product import Product, fault, of_problem
-from pumice.operators.gemm_fp8_block.hopper_triton import fp8_block_specialized
+from pumice.operators.gemm_fp8_block.hopper_triton import specialized8
 from pumice.operators.gemm_fp8_block.triton_plan import check_blocks, scale_strides
 from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
 from pumice.targets import Target
 
 BM = 128
 BK = 128
-# Columns of a tile, stages that shared memory has room for beside the results, and by how much the
-# second group is behind the first: halves of a block, 0 for as it comes.
-_TILES = ((256, 4, 1), (192, 4, 0), (128, 5, 0), (256, 4, 0), (256, 4, 3))
 _GROUP = 8
 _WARPS = 12  # four that load, of which one works, and two times four that multiply
 _REGISTERS = 168  # of a lane, that is all that a unit has; groups of warps trade theirs
@@ -29,27 +27,45 @@ _COSTS = {256: 256, 192: 210, 128: 165}
 _ENDS = 300  # columns times blocks of K that the start and the end of a tile take the time of
 
 
-class BlockSpecialized:
-    """Sums leave the matrix unit, and are scaled, after every block of K."""
+class Specialized8(ABC):
+    """What an operator defines. dtypes: of x and w. tiles: columns, stages that shared memory has
+    room for beside the results, and by how much the second group is behind the first: halves of a
+    block, 0 for as it comes."""
 
-    name = "gemm_fp8_block.triton.specialized"
+    name = ""
+    dtypes: tuple[str, ...] = ()
+    tiles: tuple[tuple[int, int, int], ...] = ((256, 4, 0), (192, 4, 0), (128, 6, 0))
+
+    @abstractmethod
+    def check(self, problem: Problem) -> str | None:
+        """Faults of an operator's own arguments, asked when x, w and out are sound."""
+
+    @abstractmethod
+    def strides(self, problem: Problem) -> dict[str, int]:
+        """Of scales: sm and sk of x_scale, tn and tk of w_scale."""
+
+    @abstractmethod
+    def sums(self, problem: Problem) -> dict[str, bool]:
+        """BLOCKS: scales are of blocks. PROMOTE: every block's sums leave the matrix unit."""
 
     def supports(self, problem: Problem, target: Target) -> str | None:
         if target.matrix_unit != "wgmma":
             return f"{target.name} has no wgmma, which this kernel is made of (sm_90)"
-        found = fault(problem, target, ("float8_e4m3fn",)) or check_blocks(problem)
+        found = fault(problem, target, self.dtypes) or self.check(problem)
         if found is not None:
             return found
         product = of_problem(problem)
         if not product.aligned:
             return "rows of x and w must begin at multiples of 16 bytes"
+        if product.K == 0:
+            return "K is 0: there is nothing to load"
         if 0 < product.M < _LEAST_ROWS:
             return f"x has {product.M} rows; tiles of {BM} rows take {_LEAST_ROWS} or more"
         return None
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         product = of_problem(problem)
-        tiles = sorted(_TILES, key=lambda tile: self._cut(product, target, tile[0])[1])
+        tiles = sorted(self.tiles, key=lambda tile: self._cut(product, target, tile[0])[1])
         return [
             {
                 "BM": BM, "BN": bn, "BK": BK, "warps": _WARPS, "stages": stages, "skew": skew,
@@ -71,8 +87,8 @@ class BlockSpecialized:
         programs = min(
             target.compute_units, len(tile_costs(product.M, product.N, config["BN"], strips, 0))
         )
-        given = product.arguments() | {"M": product.M, "strips": strips} | scale_strides(problem)
-        constants = product.constants() | {
+        given = product.arguments() | {"M": product.M, "strips": strips} | self.strides(problem)
+        constants = product.constants() | self.sums(problem) | {
             "BM": BM, "BN": config["BN"], "BK": BK, "STAGES": config["stages"],
             "SKEW": config["skew"], "STAGED": staged(problem), "EARLY": bool(config["early"]),
             "GROUP_M": config["group"],
@@ -80,15 +96,32 @@ class BlockSpecialized:
         options: dict[str, Any] = {"maxnreg": config["registers"]}
         if config["early"]:
             options["launch_pdl"] = True
-        names = set(fp8_block_specialized.arg_names)
+        names = set(specialized8.arg_names)
         launch = Launch(
-            fp8_block_specialized, (programs, 1, 1),
+            specialized8, (programs, 1, 1),
             {name: value for name, value in given.items() if name in names},
             {name: value for name, value in constants.items() if name in names},
             num_warps=4, num_stages=1, options={"cuda": options}, scratch="descriptors",
         )  # fmt: skip
         room = (6 if config["BN"] == 192 else 4) * _DESCRIPTOR
         return Plan((launch,), {"descriptors": TensorSpec((programs, room), "int8")})
+
+
+class BlockSpecialized(Specialized8):
+    """Sums leave the matrix unit, and are scaled, after every block of K."""
+
+    name = "gemm_fp8_block.triton.specialized"
+    dtypes = ("float8_e4m3fn",)
+    tiles = ((256, 4, 1), (192, 4, 0), (128, 5, 0), (256, 4, 0), (256, 4, 3))
+
+    def check(self, problem: Problem) -> str | None:
+        return check_blocks(problem)
+
+    def strides(self, problem: Problem) -> dict[str, int]:
+        return scale_strides(problem)
+
+    def sums(self, problem: Problem) -> dict[str, bool]:
+        return {"BLOCKS": True, "PROMOTE": True}
 
 
 def staged(problem: Problem) -> bool:

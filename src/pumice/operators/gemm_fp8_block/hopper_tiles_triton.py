@@ -1,27 +1,21 @@
 # mypy: ignore-errors
-"""Tiles of 64, 128, 192 and 256 columns of block-scaled 8-bit floats, for one group of four warps.
+"""Tiles of 128, 192 and 256 columns of 8-bit floats, for one group of four warps.
 
-Every block of K leaves the matrix unit and is scaled into a total by the vector unit. That hides
-behind a multiplication: of the same group where registers are enough for a second set of sums
-(64, 128 and 192 columns), else of the other group. A tile's results are put in shared memory,
-from where the tensor memory accelerator takes them while the next tile is multiplied.
+Every block of K leaves the matrix unit, which keeps few bits of sums, and is added to a total, or
+scaled into it, by the vector unit. That hides behind a multiplication: of the same group where
+registers are enough for a second set of sums (128 and 192 columns), else of the other group.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-from pumice.operators.gemm.hopper_triton import activate, after, store_tile
-
-# Named so from Triton 3.8 on.
-async_store = getattr(tma, "async_store", tma.async_copy_shared_to_global)
-
+from pumice.operators.gemm.hopper_triton import after
+from pumice.operators.gemm_fp8_block.hopper_results_triton import end_tile, leave_now, let_go
 
 @gluon.jit
 def _start(a_smem, b_smem, sums, stage, ROW: gl.constexpr, FROM: gl.constexpr):
@@ -34,66 +28,14 @@ def _start(a_smem, b_smem, sums, stage, ROW: gl.constexpr, FROM: gl.constexpr):
 
 @gluon.jit
 def _scale(s_smem, t_smem, stage, ROW: gl.constexpr, PART: gl.constexpr, LAYOUT: gl.constexpr):
-    """What 64 rows of a block's sums are multiplied by."""
-    rows = s_smem.index(stage).slice(ROW, 64, dim=0).load(gl.SliceLayout(1, LAYOUT))
-    return rows * t_smem.index(stage).slice(PART, 1, dim=0).load(gl.SliceLayout(1, LAYOUT))
-
-
-@gluon.jit
-def _finish(y, epilogue, col0, N, ACTIVATION: gl.constexpr):
-    """Bias, activation and rounding of results that leave by way of shared memory."""
-    bias, _, out, _, _ = epilogue
-    if bias is not None:
-        near = col0 + gl.arange(0, y.shape[1], gl.SliceLayout(0, y.type.layout))
-        y += gl.load(bias + near, mask=near < N, other=0.0).to(gl.float32)[None, :]
-    return activate(y, ACTIVATION).to(out.dtype.element_ty)
-
-
-@gluon.jit
-def _leave(y, place, row0, col0, PENDING: gl.constexpr):
-    """Finished results go to a buffer, and from there to memory by the accelerator, which is waited
-    for when a buffer is needed again. place: the buffer and a descriptor of out. PENDING: how many
-    buffers were given away since this one."""
-    buffer, out_rows = place
-    tma.store_wait(PENDING)
-    buffer.store(y)
-    fence_async_shared()
-    async_store(out_rows, [row0, col0], buffer)
-
-
-@gluon.jit
-def _end(
-    y, late, epilogue, place, row0, col0, M, N, ACTIVATION: gl.constexpr, STAGED: gl.constexpr
-):
-    """A tile's last sums: finished, to leave when the next tile's first multiplication has begun.
-    Without STAGED (a residual, or rows of out out of the accelerator's reach) the group stores."""
-    bias, residual, out, stride_rm, stride_om = epilogue
-    if STAGED:
-        late = (_finish(y, epilogue, col0, N, ACTIVATION), row0, col0, 1)
+    """What 64 rows of a block's sums are multiplied by: 1 where blocks have no scales."""
+    if s_smem is None:
+        scales = gl.full([64], 1.0, gl.float32, gl.SliceLayout(1, LAYOUT))
     else:
-        store_tile(y, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
-    return late
-
-
-@gluon.jit
-def _now(
-    y, epilogue, place, row0, col0, M, N,
-    ACTIVATION: gl.constexpr, STAGED: gl.constexpr, PENDING: gl.constexpr,
-):  # fmt: skip
-    """Sums that are done while others of the tile are multiplied: they leave at once."""
-    bias, residual, out, stride_rm, stride_om = epilogue
-    if STAGED:
-        _leave(_finish(y, epilogue, col0, N, ACTIVATION), place, row0, col0, PENDING)
-    else:
-        store_tile(y, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
-
-
-@gluon.jit
-def let_go(late, place, STAGED: gl.constexpr, PENDING: gl.constexpr):
-    """Stores what the tile before left to do."""
-    if STAGED:
-        if late[3] == 1:
-            _leave(late[0], place, late[1], late[2], PENDING)
+        rows = s_smem.index(stage).slice(ROW, 64, dim=0).load(gl.SliceLayout(1, LAYOUT))
+        part = t_smem.index(stage).slice(PART, 1, dim=0).load(gl.SliceLayout(1, LAYOUT))
+        scales = rows * part
+    return scales
 
 
 @gluon.jit
@@ -178,7 +120,7 @@ def multiply_128(
     else:
         mbarrier.arrive(before, count=1)
         acc += sums0 * r0[:, None]
-    late = _end(acc, late, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED)
+    late = end_tile(acc, late, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED)
     return stage, phase, turn_phase, late
 
 
@@ -224,12 +166,12 @@ def multiply_192(
     r1 = _scale(s_smem, t_smem, stage, ROW, 1, half)
     acc += sums * r0[:, None]
     acc, sums = warpgroup_mma_wait(1, deps=(acc, sums))
-    _now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
+    leave_now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
     few = warpgroup_mma_wait(0, deps=(few,))
     mbarrier.arrive(empty.index(stage), count=1)
     stage, phase = after(stage, phase, STAGES)
     more += few * r1[:, None]
-    late = _end(more, late, epilogue, small, row0, more0, M, N, ACTIVATION, STAGED)
+    late = end_tile(more, late, epilogue, small, row0, more0, M, N, ACTIVATION, STAGED)
     return stage, phase, turn_phase, late
 
 
@@ -277,10 +219,10 @@ def multiply_256(
     acc0 += sums * r0[:, None]
     acc0, sums = warpgroup_mma_wait(0, deps=(acc0, sums))
     sums = _start(a_smem, b_smem, sums, stage, ROW, 128)
-    _now(acc0, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
+    leave_now(acc0, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
     sums = warpgroup_mma_wait(0, deps=(sums,))
     mbarrier.arrive(empty.index(stage), count=1)
     acc1 += sums * r1[:, None]
     stage, phase = after(stage, phase, STAGES)
-    late = _end(acc1, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
+    late = end_tile(acc1, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
     return stage, phase, turn_phase, late

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Block-scaled 8-bit floats on Hopper, in Gluon: one warp loads, two groups of four multiply.
+"""Products of 8-bit values on Hopper, in Gluon: one warp loads, two groups of four multiply.
 
 A program goes through many tiles, wide ones first, then those of the columns that are left. The
 warp that loads runs ahead through a ring of buffers, into the next tile while one is stored.
@@ -16,12 +16,13 @@ from pumice.operators.gemm.hopper_triton import (
     narrow_of,
     tile_of,
 )
+from pumice.operators.gemm_fp8_block.hopper_results_triton import let_go
 from pumice.operators.gemm_fp8_block.hopper_tiles_triton import (
-    let_go,
     multiply_128,
     multiply_192,
     multiply_256,
 )
+from pumice.operators.gemm_fp8_block.hopper_whole_triton import multiply_whole
 
 # The name of Triton 3.6, and that of later versions.
 _begin_copy = (
@@ -56,30 +57,33 @@ def _load(
     more0. Scales come by copies of four bytes, whose end the same barrier waits for: loads by who
     needs them would stand in line behind the blocks."""
     a_smem, b_smem, c_smem, s_smem, t_smem, full, empty, _ = ring
-    x_scale, w_scale, stride_sm, stride_sk, stride_tn, stride_tk = scales
     BM: gl.constexpr = x.block_shape[0]
     BK: gl.constexpr = x.block_shape[1]
     ROWS: gl.constexpr = w.block_shape[0]
     BYTES: gl.constexpr = (BM + COLUMNS + MORE) * BK
     lane: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    rows = gl.minimum(row0 + gl.arange(0, BM, lane), M - 1).to(gl.int64)
-    parts = gl.minimum(col0 + (more0 - col0) * gl.arange(0, 2, lane), N - 1) // 128
-    s_at = x_scale + rows * stride_sm
-    t_at = w_scale + parts * stride_tn
+    SCALES: gl.constexpr = s_smem is not None
+    if SCALES:
+        x_scale, w_scale, stride_sm, stride_sk, stride_tn, stride_tk = scales
+        rows = gl.minimum(row0 + gl.arange(0, BM, lane), M - 1).to(gl.int64)
+        parts = gl.minimum(col0 + (more0 - col0) * gl.arange(0, 2, lane), N - 1) // 128
+        s_at = x_scale + rows * stride_sm
+        t_at = w_scale + parts * stride_tn
     for k in range(0, K, BK):
         bar = full.index(stage)
         mbarrier.wait(empty.index(stage), phase)
-        _begin_copy(s_smem.index(stage), s_at)
-        _begin_copy(t_smem.index(stage), t_at)
-        async_copy.mbarrier_arrive(bar)
+        if SCALES:
+            _begin_copy(s_smem.index(stage), s_at)
+            _begin_copy(t_smem.index(stage), t_at)
+            async_copy.mbarrier_arrive(bar)
+            s_at += stride_sk
+            t_at += stride_tk
         mbarrier.expect(bar, BYTES)
         async_load(x, [row0, k], bar, a_smem.index(stage))
         for part in gl.static_range(0, COLUMNS, ROWS):
             async_load(w, [col0 + part, k], bar, b_smem.index(stage).slice(part, ROWS, dim=0))
         for part in gl.static_range(0, MORE, ROWS):
             async_load(w, [more0 + part, k], bar, c_smem.index(stage).slice(part, ROWS, dim=0))
-        s_at += stride_sk
-        t_at += stride_tk
         stage, phase = after(stage, phase, STAGES)
     return stage, phase
 
@@ -127,7 +131,7 @@ def _place(out, buffers, M, N, stride_om, ROW: gl.constexpr, COLUMNS: gl.constex
 def _consumer(
     ring, epilogue, buffers, M, N, K, tiles_m, strips,
     ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
-    SKEW: gl.constexpr, STAGED: gl.constexpr, GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
+    PROMOTE: gl.constexpr, SKEW: gl.constexpr, STAGED: gl.constexpr, GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """A group of four warps, which multiplies the 64 rows of every tile from ROW on."""
     out = epilogue[2]
@@ -149,7 +153,18 @@ def _consumer(
         tile_m, tile_n = tile_of(tile, tiles_m, strips, GROUP_M)
         row0 = tile_m * BM + ROW
         col0, more0 = _parts(tile_n, BN)
-        if BN == 256:
+        if not PROMOTE:
+            if BN == 192:
+                stage, phase, few = multiply_whole(
+                    ring, epilogue, place, small, few, row0, col0, more0, M, N, K, stage, phase,
+                    ROW, 128, 64, STAGES, ACTIVATION, STAGED,
+                )  # fmt: skip
+            else:
+                stage, phase, late = multiply_whole(
+                    ring, epilogue, place, small, late, row0, col0, col0, M, N, K, stage, phase,
+                    ROW, BN, 0, STAGES, ACTIVATION, STAGED,
+                )  # fmt: skip
+        elif BN == 256:
             stage, phase, turn, late = multiply_256(
                 ring, epilogue, place, late, row0, col0, M, N, K, stage, phase, turn,
                 ROW, STAGES, SKEW, ACTIVATION, STAGED,
@@ -170,24 +185,33 @@ def _consumer(
         first, count, across = narrow_of(tiles_m, strips, N, BN)
         for tile in range(first, count, gl.num_programs(0)):
             tile_m, tile_n = tile_of(tile, tiles_m, across, GROUP_M)
-            stage, phase, turn, late = multiply_128(
-                ring, epilogue, place, late, tile_m * BM + ROW, strips * BN + tile_n * 128, M, N, K,
-                stage, phase, turn, ROW, STAGES, 0, ACTIVATION, STAGED,
-            )  # fmt: skip
+            row0 = tile_m * BM + ROW
+            col0 = strips * BN + tile_n * 128
+            if PROMOTE:
+                stage, phase, turn, late = multiply_128(
+                    ring, epilogue, place, late, row0, col0, M, N, K, stage, phase, turn,
+                    ROW, STAGES, 0, ACTIVATION, STAGED,
+                )  # fmt: skip
+            else:
+                stage, phase, late = multiply_whole(
+                    ring, epilogue, place, small, late, row0, col0, col0, M, N, K, stage, phase,
+                    ROW, 128, 0, STAGES, ACTIVATION, STAGED,
+                )  # fmt: skip
     let_go(late, place, STAGED, 0)
     if STAGED:
         tma.store_wait(0)
 
 
 @gluon.jit
-def fp8_block_specialized(
+def specialized8(
     x, w, x_scale, w_scale, bias, residual, out, M, N, K,
     stride_xm, stride_wn, stride_sm, stride_sk, stride_tn, stride_tk, stride_rm, stride_om, strips,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
-    SKEW: gl.constexpr, STAGED: gl.constexpr, EARLY: gl.constexpr, GROUP_M: gl.constexpr,
+    BLOCKS: gl.constexpr, PROMOTE: gl.constexpr, SKEW: gl.constexpr, STAGED: gl.constexpr,
+    EARLY: gl.constexpr, GROUP_M: gl.constexpr, X_SCALE: gl.constexpr, W_SCALE: gl.constexpr,
     ACTIVATION: gl.constexpr,
 ):  # fmt: skip
-    """x [M, K], w [N, K] of 8-bit floats with scales [M, K/128] and [N/128, K/128]. BM and BK are
+    """x [M, K], w [N, K] of 8-bit floats or integers. BM and BK are
     128, BN 128, 192 or 256. From the left, `strips` times BN columns are done in tiles of BN (of
     192 an even number, or nothing else), the rest in tiles of 128. STAGED: whether the accelerator
     stores results. EARLY: the launch may begin before the one in front has ended."""
@@ -199,9 +223,6 @@ def fp8_block_specialized(
     c_smem = b_smem
     if BN == 192:
         c_smem = gl.allocate_shared_memory(w.dtype.element_ty, [STAGES, 64, BK], lines)
-    ones: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    s_smem = gl.allocate_shared_memory(gl.float32, [STAGES, BM], ones)
-    t_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2], ones)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -221,14 +242,24 @@ def fp8_block_specialized(
             buffers = (wide, half)
     tiles_m = gl.cdiv(M, BM)
     scales = (x_scale, w_scale, stride_sm, stride_sk, stride_tn, stride_tk)
-    ring = (a_smem, b_smem, c_smem, s_smem, t_smem, full, empty, turn)
-    epilogue = (bias, residual, out, stride_rm, stride_om)
+    if BLOCKS:
+        ones: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        s_smem = gl.allocate_shared_memory(gl.float32, [STAGES, BM], ones)
+        t_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2], ones)
+        ring = (a_smem, b_smem, c_smem, s_smem, t_smem, full, empty, turn)
+        epilogue = (bias, residual, out, stride_rm, stride_om, None, None, 0, 0)
+    else:
+        ring = (a_smem, b_smem, c_smem, None, None, full, empty, turn)
+        epilogue = (
+            bias, residual, out, stride_rm, stride_om, x_scale, w_scale, 
+            1 if X_SCALE == "each" else 0, 1 if W_SCALE == "each" else 0,
+        )  # fmt: skip
     gl.warp_specialize(
         [
             (_consumer, (ring, epilogue, buffers, M, N, K, tiles_m, strips,
-                         0, BM, BN, STAGES, SKEW, STAGED, GROUP_M, ACTIVATION)),
+                         0, BM, BN, STAGES, PROMOTE, SKEW, STAGED, GROUP_M, ACTIVATION)),
             (_consumer, (ring, epilogue, buffers, M, N, K, tiles_m, strips,
-                         64, BM, BN, STAGES, SKEW, STAGED, GROUP_M, ACTIVATION)),
+                         64, BM, BN, STAGES, PROMOTE, SKEW, STAGED, GROUP_M, ACTIVATION)),
             (_producer, (x, w, scales, ring, M, N, K, stride_xm, stride_wn, tiles_m, strips,
                          BM, BK, BN, STAGES, GROUP_M)),
         ],

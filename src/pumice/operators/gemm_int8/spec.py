@@ -39,6 +39,7 @@ SPEC = OperatorSpec(
     tolerance=TOLERANCE,
     cases=cases,
     triton_kernels=(
+        "pumice.operators.gemm_fp8.hopper_plan:Int8Specialized",
         "pumice.operators.gemm_int8.triton_plan:Int8Tiled",
         "pumice.operators.gemm_int8.triton_plan:Int8SplitK",
         "pumice.operators.gemm_int8.triton_plan:Int8StreamK",
