@@ -95,6 +95,10 @@ class Shared:
         return self.values.shape
 
     @property
+    def dtype(self) -> Any:
+        return self.values.dtype
+
+    @property
     def layout(self) -> None:
         return None
 
@@ -114,7 +118,7 @@ class Language:
     """What stands for `gluon.language` and its parts for Hopper, in one program of a grid."""
 
     float16, bfloat16, float32 = np.float16, ml_dtypes.bfloat16, np.float32
-    int16, int32, int64 = np.int16, np.int32, np.int64
+    int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
     constexpr = staticmethod(lambda value: value)
     exp, minimum, maximum, sqrt = np.exp, np.minimum, np.maximum, np.sqrt
     where = staticmethod(np.where)
@@ -260,7 +264,8 @@ class Language:
         self, a: Any, b: Shared, acc: Any, use_acc: Any = True, is_async: bool = False
     ) -> Tensor:
         rows = a.values if isinstance(a, Shared) else a
-        product = rows.astype(np.float32) @ b.values.astype(np.float32)
+        kind = acc.dtype
+        product = rows.astype(kind) @ b.values.astype(kind)
         return tensor(product + acc if use_acc else product)
 
     def warpgroup_mma_wait(self, count: int, deps: Any) -> Any:

@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from pumice.operators.gemm.hopper_triton import after
 from pumice.operators.gemm_fp8_block.hopper_results_triton import end_tile, leave_now, let_go
 
+
 @gluon.jit
 def _start(a_smem, b_smem, sums, stage, ROW: gl.constexpr, FROM: gl.constexpr):
     """Multiplies a block of K, of 64 rows and the sums' columns, into a set of sums."""

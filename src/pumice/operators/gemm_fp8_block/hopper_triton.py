@@ -131,7 +131,8 @@ def _place(out, buffers, M, N, stride_om, ROW: gl.constexpr, COLUMNS: gl.constex
 def _consumer(
     ring, epilogue, buffers, M, N, K, tiles_m, strips,
     ROW: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
-    PROMOTE: gl.constexpr, SKEW: gl.constexpr, STAGED: gl.constexpr, GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
+    PROMOTE: gl.constexpr, SKEW: gl.constexpr, STAGED: gl.constexpr, GROUP_M: gl.constexpr,
+    ACTIVATION: gl.constexpr,
 ):  # fmt: skip
     """A group of four warps, which multiplies the 64 rows of every tile from ROW on."""
     out = epilogue[2]
@@ -223,6 +224,10 @@ def specialized8(
     c_smem = b_smem
     if BN == 192:
         c_smem = gl.allocate_shared_memory(w.dtype.element_ty, [STAGES, 64, BK], lines)
+    if BLOCKS:
+        ones: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        s_smem = gl.allocate_shared_memory(gl.float32, [STAGES, BM], ones)
+        t_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2], ones)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -243,15 +248,12 @@ def specialized8(
     tiles_m = gl.cdiv(M, BM)
     scales = (x_scale, w_scale, stride_sm, stride_sk, stride_tn, stride_tk)
     if BLOCKS:
-        ones: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-        s_smem = gl.allocate_shared_memory(gl.float32, [STAGES, BM], ones)
-        t_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2], ones)
         ring = (a_smem, b_smem, c_smem, s_smem, t_smem, full, empty, turn)
         epilogue = (bias, residual, out, stride_rm, stride_om, None, None, 0, 0)
     else:
         ring = (a_smem, b_smem, c_smem, None, None, full, empty, turn)
         epilogue = (
-            bias, residual, out, stride_rm, stride_om, x_scale, w_scale, 
+            bias, residual, out, stride_rm, stride_om, x_scale, w_scale,
             1 if X_SCALE == "each" else 0, 1 if W_SCALE == "each" else 0,
         )  # fmt: skip
     gl.warp_specialize(
@@ -264,5 +266,5 @@ def specialized8(
                          BM, BK, BN, STAGES, GROUP_M)),
         ],
         [4, 1],
-        [232, 40],
+        [232 if BLOCKS else 240, 40 if BLOCKS else 24],
     )  # fmt: skip
