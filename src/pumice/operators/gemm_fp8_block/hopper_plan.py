@@ -55,10 +55,10 @@ class Specialized8(ABC):
         if found is not None:
             return found
         product = of_problem(problem)
-        if not product.aligned:
-            return "rows of x and w must begin at multiples of 16 bytes"
         if product.K == 0:
             return "K is 0: there is nothing to load"
+        if not product.aligned:
+            return "rows of x and w must begin at multiples of 16 bytes"
         if 0 < product.M < _LEAST_ROWS:
             return f"x has {product.M} rows; tiles of {BM} rows take {_LEAST_ROWS} or more"
         return None
