@@ -175,3 +175,24 @@ def test_reasons_without_device_or_package(
     name = provider_name.removeprefix("vendor.")
     monkeypatch.setitem(sys.modules, name, None)  # an import then fails
     assert f"the package {name} is" in explain_vendors(PROBLEMS["norm"])[provider_name]
+
+
+def test_batched_products_of_the_blas() -> None:
+    """Views whose batch axis lies inside the row, as MLA's absorbed projections pass them."""
+    torch.manual_seed(1)
+    x, w = torch.randn(5, 3, 24).to(torch.bfloat16), torch.randn(3, 7, 24).to(torch.bfloat16)
+    out = torch.full((5, 3, 7), float("nan"), dtype=torch.bfloat16)
+    given = {"x": x.transpose(0, 1), "w": w, "out": out.transpose(0, 1)}
+    inputs = {
+        name: TensorSpec(tuple(given[name].shape), H, tuple(given[name].stride()))
+        for name in ("x", "w")
+    }
+    made = make_problem(get_spec("batched_gemm"), {}, inputs)
+    vendors_of(made)["vendor.blas"](given)
+    want = get_spec("batched_gemm").reference(
+        {}, {name: given[name].float().numpy() for name in ("x", "w")}
+    )["out"]
+    got = given["out"].float().numpy()
+    assert abs(got - want).max() <= 0.01 * abs(want).max()
+    biased = make_problem(get_spec("batched_gemm"), {}, {**inputs, "bias": TensorSpec((7,), H)})
+    assert "no bias for all batches" in explain_vendors(biased)["vendor.blas"]

@@ -16,7 +16,7 @@ from pumice.torch.installed import AITER, FLASHINFER
 from pumice.torch.provider import Call, Provider, Tensors
 
 
-def _blas(problem: Problem) -> Call | str:
+def _blas_fault(problem: Problem) -> str | None:
     x, w = problem["x"], problem["w"]
     if problem.attrs.get("activation", "none") != "none" or "residual" in problem:
         return "the BLAS has no such epilogue here"
@@ -24,11 +24,25 @@ def _blas(problem: Problem) -> Call | str:
         return "the BLAS wants one dtype"
     if problem.attrs.get("precision", "ieee") != "ieee":
         return "PyTorch's own switch decides about tf32"
+    return None
+
+
+def _blas(problem: Problem) -> Call | str:
+    if (fault := _blas_fault(problem)) is not None:
+        return fault
     if "bias" in problem:
-        if problem["bias"].dtype != x.dtype:
+        if problem["bias"].dtype != problem["x"].dtype:
             return "the BLAS wants a bias of the operands' dtype"
         return lambda t: _write(torch.addmm, t["bias"], t["x"], t["w"].t(), out=t["out"])
     return lambda t: _write(torch.mm, t["x"], t["w"].t(), out=t["out"])
+
+
+def _batched(problem: Problem) -> Call | str:
+    if (fault := _blas_fault(problem)) is not None:
+        return fault
+    if "bias" in problem:
+        return "the BLAS has no bias for all batches here"
+    return lambda t: _write(torch.bmm, t["x"], t["w"].transpose(1, 2), out=t["out"])
 
 
 def _write(function: Callable[..., torch.Tensor], *given: torch.Tensor, out: torch.Tensor) -> None:
@@ -63,7 +77,7 @@ def _sdpa(backend: str) -> Callable[[Problem], Call | str]:
     return make
 
 
-BLAS = Provider("vendor.blas", {"gemm": _blas})
+BLAS = Provider("vendor.blas", {"gemm": _blas, "batched_gemm": _batched})
 SDPA = Provider("vendor.sdpa.cudnn", {"flash_attention": _sdpa("CUDNN_ATTENTION")})
 PROVIDERS: tuple[Provider, ...] = (BLAS, SDPA, AITER, FLASHINFER)
 
