@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,3 +110,48 @@ def test_errors_of_results_that_are_not_finite() -> None:
     assert relative_error(np.zeros(2), np.zeros(3)) == float("inf")
     assert relative_error(np.array([-np.inf]), np.array([-np.inf])) == 0.0
     assert isinstance(cases_of(get_target("gfx1100"), ["softmax"], 1)[0], Case)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_cache_that_cannot_be_written_is_no_verdict(jobs: str, tmp_path: Path) -> None:
+    """Nor is what follows tried."""
+    file = tmp_path / "file"
+    file.touch()
+    command = ["verify", "--target", "gfx942", "--operator", "softmax", "--jobs", jobs]
+    done = subprocess.run(
+        [sys.executable, "-m", "pumice", *command],
+        env={**os.environ, "TRITON_CACHE_DIR": str(file / "triton")}, text=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 7 and not done.stdout, done.stderr
+    assert "cannot write its cache of kernels" in done.stderr and "hint: Free some" in done.stderr
+
+
+def test_an_interrupt_ends_all_processes_at_once(tmp_path: Path) -> None:
+    """From the terminal, to the whole group, while kernels compile."""
+    command = ["verify", "--target", "gfx942", "--operator", "gemm", "--jobs", "2", "--all"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pumice", *command],
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while not list(tmp_path.iterdir()) and time.monotonic() < until:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "interrupted" and "Traceback" not in said
+
+
+def test_an_emulated_card_by_its_devices_name() -> None:
+    """Smallest cases, as with --target."""
+    command = ["verify", "--device", "rocm:emulated-gfx1100", "--operator", "softmax", "--json"]
+    found = json.loads(CliRunner().invoke(app, command).stdout)
+    assert found["failed"] == 0 and len(found["cases"]) == 2
+
+
+def test_options_that_the_cpu_has_not() -> None:
+    for options in (["--operator", "gemm"], ["--all"], ["--smallest"]):
+        done = CliRunner().invoke(app, ["verify", "--device", "cpu", *options])
+        assert done.exit_code == 2 and "--operator, --all and --smallest" in done.stderr

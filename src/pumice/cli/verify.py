@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -22,7 +23,8 @@ def command(
     device: Annotated[
         str,
         typer.Option(
-            "--device", help="rocm or cuda (with an optional :N), or cpu: this machine's own."
+            "--device",
+            help="rocm or cuda (with an optional :N), or cpu: this machine's own.",
         ),
     ] = "",
     target: Annotated[
@@ -61,6 +63,12 @@ def command(
     On a card of your own it is the first thing to run; the JSON belongs into a bug report.
     """
     if device.split(":")[0] == "cpu" and not target:
+        if operator or every is not None:
+            raise UsageError(
+                "--operator, --all and --smallest are of GPU operators; with --device cpu the "
+                "CPU's kernels are all tried",
+                hint="`pumice verify --target gfx1100 --operator gemm` runs an emulated card.",
+            )
         from pumice.cli import doctor
 
         doctor.command(json_output=as_json)
@@ -83,7 +91,7 @@ def command(
             )
     opened = open_device(name)
     arch = get_target(row or str(opened.properties.arch))
-    emulated = bool(target)
+    emulated = name.startswith(("rocm:emulated-", "rocm:sanitized-"))
     most = (1 if emulated else None) if every is None else (None if every else 1)
     cases = cases_of(arch, operator or (), most)
     places = {(case.kernel.name, case.index): at for at, case in enumerate(cases)}
@@ -95,9 +103,10 @@ def command(
             done = verify_in_processes(name, arch.name, cases, workers)
         else:
             done = verify(Runner(opened, arch), cases)
-        for verdict in done:
-            verdicts.append(verdict)
-            step()
+        with contextlib.closing(done):  # an interrupt ends the processes, too
+            for verdict in done:
+                verdicts.append(verdict)
+                step()
     seconds = time.perf_counter() - start
     verdicts.sort(key=lambda v: places[v.kernel, v.case])
     _print(verdicts, arch.name, f"{'an emulated ' if emulated else ''}{opened}", seconds, as_json)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +13,7 @@ import numpy as np
 
 from pumice.errors import DeviceError
 from pumice.operators.registry import get_spec, triton_kernels_of
-from pumice.processes import start_worker
+from pumice.processes import worker_pool
 from pumice.runtime.devices.driver.choose import open_device
 from pumice.targets import get_target
 from pumice.verify.runner import Runner
@@ -51,19 +49,13 @@ def _run(device: str, target: str, job: _Job) -> Verdict:
 
 def verify_in_processes(
     device: str, target: str, cases: Sequence[Case], jobs: int
-) -> Iterator[Verdict]:
+) -> Generator[Verdict]:
     """Verdicts as they come, the largest cases first. device: an emulated card's name.
 
-    DeviceError when a process dies: its cases have no verdict.
+    DeviceError when a process dies: its cases have no verdict. StorageError as in `run_case`.
     """
     order = sorted(cases, key=lambda case: case.size, reverse=True)
-    pool = ProcessPoolExecutor(
-        jobs,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=start_worker,
-        initargs=(os.getpid(),),
-    )
-    try:
+    with worker_pool(jobs) as pool:
         waiting: dict[Future[Verdict], _Job] = {}
         for case in order:
             job = _Job(case.spec.name, case.kernel.name, case.index)
@@ -79,5 +71,3 @@ def verify_in_processes(
                     hint="Run that operator alone with --operator and --jobs 1; too little memory "
                     "is the usual cause.",
                 ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

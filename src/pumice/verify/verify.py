@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pumice.errors import PumiceError
+from pumice.errors import PumiceError, StorageError
 from pumice.operators.base import OperatorSpec
 from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
 from pumice.operators.triton.build import Binary
@@ -94,7 +94,7 @@ def cases_of(target: Target, operators: Iterable[str] = (), most: int | None = N
 
 def verify(
     runner: Runner, cases: Iterable[Case], done: Callable[[Verdict], None] | None = None
-) -> Iterator[Verdict]:
+) -> Generator[Verdict]:
     """Runs cases one after the other; `done` is told of each."""
     for case in cases:
         verdict = run_case(runner, case)
@@ -104,13 +104,16 @@ def verify(
 
 
 def run_case(runner: Runner, case: Case) -> Verdict:
-    """Runs and judges one case. Whatever goes wrong becomes the verdict's text."""
+    """Runs and judges one case. Whatever goes wrong becomes the verdict's text, but StorageError: a
+    disk that takes no compiled kernel says nothing of the kernel, and will take no other."""
     start = time.perf_counter()
     error, tolerance, text = float("nan"), 0.0, ""
     try:
         got = runner.case(case.spec, case.kernel, case.attrs, case.inputs)
         expected = case.spec.reference(case.attrs, case.inputs)
         error, tolerance = judge(case.spec, case.problem, got, expected)
+    except StorageError:
+        raise
     except PumiceError as problem:
         text = problem.message
     except Exception as fault:  # of a kernel's plan, or of the emulator: the other cases go on

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import multiprocessing
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from pumice.errors import CompileError
 from pumice.operators.triton.build import binary_key, build
 from pumice.operators.triton.plan import Launch, TensorSpec
 from pumice.operators.triton.resources import read_resources
-from pumice.processes import start_worker
+from pumice.processes import worker_pool
 from pumice.targets import Target, get_target
 
 KINDS = {"i1": "int32", "i32": "int32", "i64": "int64", "fp32": "float32", "fp64": "float64"}
@@ -101,24 +99,19 @@ def _each(tasks: Mapping[str, Task], workers: int) -> Any:
             yield symbol, build_task(task)
         return
     # A fresh process each: this one has threads and a compiler's state that a fork would tear.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(
-        workers, mp_context=context, initializer=start_worker, initargs=(os.getpid(),)
-    )
-    futures: dict[Future[Built], str] = {
-        pool.submit(build_task, task): symbol for symbol, task in tasks.items()
-    }
-    try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool:
-        raise CompileError(
-            "a process that compiled kernels died",
-            hint="Too little memory is the usual cause: try fewer processes (pumice compile "
-            "--workers 1).",
-        ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    with worker_pool(workers) as pool:
+        futures: dict[Future[Built], str] = {
+            pool.submit(build_task, task): symbol for symbol, task in tasks.items()
+        }
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise CompileError(
+                "a process that compiled kernels died",
+                hint="Too little memory is the usual cause: try fewer processes (pumice compile "
+                "--workers 1).",
+            ) from None
 
 
 def build_task(task: Task) -> Built:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import functools
+import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +96,25 @@ def _divisible(launch: Launch, tensors: Mapping[str, TensorSpec]) -> dict[tuple[
     return found
 
 
+def _damaged(what: str) -> StorageError:
+    from triton import knobs
+
+    return StorageError(
+        f"Triton's cache of kernels in {knobs.cache.dir} is damaged: {what}",
+        hint="Delete that folder; kernels are compiled again.",
+    )
+
+
+def _of_the_cache(error: OSError) -> bool:
+    """Whether it is about Triton's cache of kernels, or a folder that should hold it."""
+    from triton import knobs
+
+    if not isinstance(error.filename, str):
+        return False
+    cache, at = os.path.abspath(knobs.cache.dir), os.path.abspath(error.filename)
+    return os.path.commonpath([cache, at]) in (cache, at)
+
+
 def _failure(launch: Launch, target: Target, error: Exception) -> CompileError:
     return CompileError(
         f"kernel {_name(launch)} does not compile for {target.name} with "
@@ -147,16 +168,21 @@ def build(launch: Launch, tensors: Mapping[str, TensorSpec], target: Target) -> 
     try:
         compiled = triton.compile(source, target=gpu, options=options)
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _NO_ROOM and not _of_the_cache(error):
             raise _failure(launch, target, error) from error
         raise StorageError(
             f"Triton cannot write its cache of kernels: {error}",
-            hint="Free some space, or choose another place: --cache-dir, or TRITON_CACHE_DIR.",
+            hint="Free some space, or choose another place: --cache-dir, PUMICE_CACHE or "
+            "TRITON_CACHE_DIR.",
         ) from error
+    except json.JSONDecodeError as error:  # of a file that describes a kernel compiled before
+        raise _damaged(f"{error}") from error
     except Exception as error:  # Triton raises many kinds, from Python and from LLVM
         raise _failure(launch, target, error) from error
-    _check_scratch(launch, tensors, compiled.metadata)
     kind, text = ("hsaco", "amdgcn") if target.api == "rocm" else ("cubin", "ptx")
+    if not compiled.asm[kind].startswith(b"\x7fELF"):
+        raise _damaged(f"the {kind} of {_name(launch)} is no ELF file")
+    _check_scratch(launch, tensors, compiled.metadata)
     return Binary(
         symbol=str(compiled.metadata.name),
         code=compiled.asm[kind],
