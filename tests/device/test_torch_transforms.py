@@ -77,7 +77,11 @@ def derivatives(
     batched = torch.vmap(torch.func.grad(lambda x: product(x, *plain[1:]).cos().sum()))(plain[0])
     weights = torch.stack([plain[1], plain[1] * 2], 1)
     every = torch.vmap(lambda w, b: product(plain[0], w, b), (1, None))(weights, plain[2])
-    return {"second": second, "jvp": along, "jvp w": along_w, "vmap": batched, "vmap w": every}
+    row, _, bias = (t[0] if t is plain[0] else t for t in plain)
+    hessian = torch.func.hessian(lambda x: product(x, plain[1], bias).pow(3).sum())(row[:2])
+    rows = torch.func.jacrev(lambda x: product(x, plain[1], bias))(row[:2])
+    return {"second": second, "jvp": along, "jvp w": along_w, "vmap": batched, "vmap w": every,
+            "hessian": hessian, "jacobian": rows}  # fmt: skip
 
 
 def test_derivatives_of_derivatives(operands: tuple[Tensor, ...]) -> None:
@@ -205,6 +209,21 @@ def test_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_child_of_a_fork_computes() -> None:
+    """As a DataLoader's workers are; the pool's threads stay behind in the parent, PyTorch's too
+    (so NumPy compares)."""
+    code = (
+        "import os, torch\n"
+        "from pumice.torch import tgemm\n"
+        "product = lambda: (tgemm.mm(torch.ones(99, 64), torch.ones(99, 64)).numpy() == 64).all()\n"
+        "assert product()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(not product())\n"
+        "raise SystemExit(os.waitpid(child, 0)[1])"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_more_threads_asked_for_than_there_are() -> None:

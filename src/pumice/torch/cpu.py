@@ -7,9 +7,11 @@ A weight is packed once and kept as long as it lives and does not change.
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,17 @@ class _Packed:
 
 _packed: dict[int, _Packed] = {}
 _lock = threading.RLock()  # of what is made once, and of a weight that several threads pack
+_forked: ThreadPoolExecutor | None = None
+
+
+def _after_fork() -> None:
+    """A child has none of the threads that its parent's pool waits for: it computes on a thread of
+    its own, which gets a new pool."""
+    global _forked, _lock
+    _forked, _lock = ThreadPoolExecutor(1, "pumice"), threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache
@@ -116,12 +129,19 @@ def _pack(weight: Tensor, fmt: Any, layout: Any) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x[M, K] · weight[N, K]ᵀ + bias[N], float32[M, N]."""
-    from pumice.runtime.devices.cpu import CapturedPlan
-
     (m, k), n = x.shape, weight.shape[0]
     if m == 0 or n == 0 or k == 0:
         empty = torch.zeros((m, n))
         return empty if bias is None else empty + bias.float()
+    if _forked is not None:
+        return _forked.submit(_run, x, weight, bias).result()
+    return _run(x, weight, bias)
+
+
+def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    from pumice.runtime.devices.cpu import CapturedPlan
+
+    (m, k), n = x.shape, weight.shape[0]
     with _lock:
         device = _device()
         device.ready()

@@ -88,9 +88,11 @@ def _linear(
     """x[M, K] · weight[N, K]ᵀ + bias[N], with derivatives where one may be asked for."""
     compiling = torch.compiler.is_compiling()
     given = [t for t in (x, weight, bias) if t is not None]
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in given)) and (
-        compiling or not any(_is_dual(t) for t in given)
-    ):
+    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    if not wanted and not compiling:
+        # A transform hides what it asks for; a function asks `apply` the same.
+        wanted = torch._C._are_functorch_transforms_active() or any(map(_is_dual, given))
+    if not wanted:
         return _product(x, weight, bias, out)  # a function costs as much again as the call
     function = _Compiled if compiling else _Linear
     found: Tensor = function.apply(x, weight, bias, out)  # type: ignore[no-untyped-call]
