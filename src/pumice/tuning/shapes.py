@@ -49,6 +49,8 @@ def parse_problem(operator: str, text: str) -> Problem:
         name, equals, rest = (piece.strip() for piece in part.partition("="))
         if not equals or not name or not rest:
             raise _malformed(part, spec)
+        if name in tensors or name in attrs:
+            raise UsageError(f"{operator} is given {name!r} twice, the second time as {rest}")
         if name in spec.inputs:
             sizes, _, dtype = rest.partition(":")
             if not all(size.isdecimal() for size in sizes.split("x")):

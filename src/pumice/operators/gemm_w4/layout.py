@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pumice.errors import ModelFileError
+from pumice.errors import ModelFileError, UsageError
 from pumice.quantization.mlc import unpack_words
 
 _ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])  # code of each nibble, the lowest first
@@ -44,13 +44,22 @@ def _exchange(words: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(blocks).reshape(n, count)
 
 
+def _known(packing: str) -> None:
+    if packing not in ("rows", "blocks"):
+        raise UsageError(f"packing is {packing!r}; allowed: 'rows', 'blocks'")
+
+
 def pack(codes: np.ndarray, packing: str = "rows") -> np.ndarray:
     """Codes uint8[N, K] of 0 … 15 → int32[N, K/8]. K is a multiple of 32."""
+    _known(packing)
+    if codes.ndim != 2 or codes.dtype.kind not in "iu":
+        raise UsageError(f"codes are {codes.dtype}{list(codes.shape)}; allowed: integers [N, K]")
     n, k = codes.shape
     if k % 32:
         raise ModelFileError(f"4-bit weights have K = {k}; it must be a multiple of 32")
-    if codes.size and int(codes.max()) > 15:
-        raise ModelFileError(f"4-bit weights hold code {int(codes.max())}; 0 to 15 are allowed")
+    if codes.size and (int(codes.max()) > 15 or int(codes.min()) < 0):
+        wrong = int(codes.max() if codes.max() > 15 else codes.min())
+        raise ModelFileError(f"4-bit weights hold code {wrong}; 0 to 15 are allowed")
     nibbles = codes.reshape(n, k // 8, 8)[:, :, _ORDER].astype(np.uint32)
     words: np.ndarray = np.bitwise_or.reduce(nibbles << _SHIFTS, axis=-1).view(np.int32)
     return _exchange(words) if packing == "blocks" else words
@@ -58,6 +67,7 @@ def pack(codes: np.ndarray, packing: str = "rows") -> np.ndarray:
 
 def unpack(words: np.ndarray, packing: str = "rows") -> np.ndarray:
     """int32[N, K/8] → codes uint8[N, K]."""
+    _known(packing)
     n, count = words.shape
     if packing == "blocks":
         words = _exchange(words)
@@ -78,6 +88,32 @@ def _fields(words: np.ndarray) -> np.ndarray:
     return ((wide >> _SHIFTS) & 15).astype(np.uint8)
 
 
+def _fitting(
+    form: str, qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray, axis: int
+) -> None:
+    """ModelFileError unless a format's tensors are of one weight. axis: of qweight, along which
+    eight codes share a word."""
+    given = {"qweight": qweight, "qzeros": qzeros, "scales": scales}
+    for name, tensor in given.items():
+        dtype = "float16" if name == "scales" else "int32"
+        if tensor.ndim != 2 or tensor.dtype not in (dtype, dtype.replace("int", "uint")):
+            raise ModelFileError(
+                f"{form}: {name} is {tensor.dtype}{list(tensor.shape)}; allowed: {dtype}, two axes"
+            )
+    k, n = (size * (8 if at == axis else 1) for at, size in enumerate(qweight.shape))
+    groups = scales.shape[0]
+    if not groups or k % groups or k // groups % 32:
+        raise ModelFileError(
+            f"{form}: {k} codes a row have {groups} scales; allowed: groups of a multiple of 32"
+        )
+    for name, needed in (("scales", (groups, n)), ("qzeros", (groups, n // 8))):
+        if given[name].shape != needed:
+            raise ModelFileError(
+                f"{form}: {name} is {list(given[name].shape)} beside qweight "
+                f"{list(qweight.shape)}; allowed: {list(needed)}"
+            )
+
+
 def from_awq(
     qweight: np.ndarray, qzeros: np.ndarray, scales: np.ndarray, packing: str = "rows"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,6 +126,7 @@ def from_awq(
         found[:, :, _AWQ] = fields
         return found.reshape(words.shape[0], -1)
 
+    _fitting("AWQ", qweight, qzeros, scales, 1)
     codes, zeros = columns(qweight).T, columns(qzeros).T
     return pack(codes, packing), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
 
@@ -105,6 +142,7 @@ def from_gptq(
     """GPTQ's tensors without reordering: qweight int32[K/8, N], qzeros int32[K/G, N/8], scales
     float16[K/G, N]; zeros are stored less `zero_offset` (1 in version 1 of the format, 0 in
     version 2) → (words, scales, zeros)."""
+    _fitting("GPTQ", qweight, qzeros, scales, 0)
     codes = _fields(qweight).transpose(1, 0, 2).reshape(qweight.shape[1], -1)
     zeros = _fields(qzeros).reshape(qzeros.shape[0], -1).T + np.uint8(zero_offset)
     return pack(codes, packing), np.ascontiguousarray(scales.T), np.ascontiguousarray(zeros)
