@@ -43,10 +43,11 @@ def find_pages(table, row, keys, N: gl.constexpr, PAGE: gl.constexpr):
 @gluon.jit
 def load_rows(
     rows, ring, bar, slot, row, head, pages,
-    N: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr,
+    N: gl.constexpr, D: gl.constexpr, PAGE: gl.constexpr, FIRST: gl.constexpr = 0,
 ):  # fmt: skip
-    """N rows from number `row` on of a head into a slot of a ring, by the copy engine. With PAGE,
-    of the sequence whose `pages` were found; what lies outside the tensor is zero."""
+    """N rows from number `row` on of a head, D columns from FIRST on, into a slot of a ring, by the
+    copy engine. With PAGE, of the sequence whose `pages` were found; what lies outside the tensor
+    is zero."""
     parts: gl.constexpr = D // COLUMNS
     mbarrier.expect(bar, N * D * 2)
     if PAGE > 0:
@@ -59,13 +60,13 @@ def load_rows(
             page = gl.max(gl.where(lane == i, pages, -1), 0)
             for part in gl.static_range(parts):
                 target = boxes.index((slot * parts + part) * COUNT + i)
-                async_load(rows, [page, row % PAGE, head, part * COLUMNS], bar, target)
+                async_load(rows, [page, row % PAGE, head, FIRST + part * COLUMNS], bar, target)
     else:
         shape: gl.constexpr = [ring.shape[0] * parts, N, 1, COLUMNS]
         boxes = reinterpret(ring, rows.dtype, shape, rows.layout)
         for part in gl.static_range(parts):
             target = boxes.index(slot * parts + part)
-            async_load(rows, [row, head, part * COLUMNS], bar, target)
+            async_load(rows, [row, head, FIRST + part * COLUMNS], bar, target)
 
 
 @gluon.jit

@@ -55,16 +55,11 @@ class MlaDecode:
         return last_axis_fault(problem.tensors, names) or attrs_fault(problem.attrs)
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
-        sequences, heads, dim = problem["q"].shape
-        keys = problem["block_table"].shape[1] * problem["k_cache"].shape[1]
+        _, heads, dim = problem["q"].shape
         found: list[Config] = []
         for block_h, block_n, warps, stages in _tiles(target, heads, dim):
-            programs = max(sequences, 1) * cdiv(heads, block_h)
-            most = min(MOST_SPLITS, max(1, cdiv(keys, 2 * block_n)))
-            # A program fills a compute unit's shared memory: whole rounds of programs.
-            even = max(1, target.compute_units // programs)
-            counts = [min(most, even * rounds) for rounds in (1, 2, 4)]
-            for count in dict.fromkeys(counts if not found else counts[:2]):
+            counts = share_counts(problem, target, block_h, block_n)
+            for count in counts if not found else counts[:2]:
                 found.append(
                     {"BLOCK_H": block_h, "BLOCK_N": block_n, "warps": warps, "stages": stages,
                      "SPLITS": count}
@@ -76,37 +71,27 @@ class MlaDecode:
         sequences, heads, dim = q.shape
         if sequences == 0:
             return Plan(())
-        dim_v, splits = out.shape[2], config["SPLITS"]
+        splits = config["SPLITS"]
         head_blocks = cdiv(heads, config["BLOCK_H"])
-        partial = TensorSpec((sequences, heads, splits, dim_v), "float32")
-        lse = TensorSpec((sequences, heads, splits), "float32")
-        result = partial if splits > 1 else out
-        arguments: dict[str, Any] = {
-            name: name for name in ("q", "k_cache", "block_table", "context_len")
-        }
-        arguments["cache"] = arguments.pop("k_cache")
-        arguments["out"] = "partial" if splits > 1 else "out"
-        if splits > 1:
-            arguments["lse"] = "lse"
+        arguments, constants, workspaces = partial_arguments(out, splits)
         launch = Launch(
             kernel=_kernel(),
             grid=(sequences * splits * head_blocks, 1, 1),
             arguments={
                 **arguments,
+                "q": "q", "cache": "k_cache", "block_table": "block_table",
+                "context_len": "context_len",
                 "stride_qs": q.stride[0], "stride_qh": q.stride[1],
                 "stride_cb": cache.stride[0], "stride_cn": cache.stride[1],
                 "stride_table": problem["block_table"].stride[0],
-                "stride_os": result.stride[0], "stride_oh": result.stride[1],
-                "stride_split": dim_v if splits > 1 else 0,
-                "stride_ls": lse.stride[0], "stride_lh": lse.stride[1],
-                "heads": heads, "head_blocks": head_blocks, "splits": splits,
+                "heads": heads, "head_blocks": head_blocks,
                 "scale": float(problem.attrs.get("scale", dim**-0.5)) * LOG2_E,
             },
             constants={
-                **({} if splits > 1 else {"lse": None}),
-                "D": dim, "DV": dim_v, "PAGE": cache.shape[1],
+                **constants,
+                "D": dim, "DV": out.shape[2], "PAGE": cache.shape[1],
                 "BLOCK_H": config["BLOCK_H"], "BLOCK_N": config["BLOCK_N"],
-                "BLOCK_R": max(16, next_power_of_2(dim - dim_v)),
+                "BLOCK_R": max(16, next_power_of_2(dim - out.shape[2])),
             },
             num_warps=config["warps"],
             num_stages=config["stages"],
@@ -114,8 +99,37 @@ class MlaDecode:
         )  # fmt: skip
         if splits == 1:
             return Plan((launch,))
-        combine = combine_launch(out, splits)
-        return Plan((launch, combine), {"partial": partial, "lse": lse})
+        return Plan((launch, combine_launch(out, splits)), workspaces)
+
+
+def partial_arguments(
+    out: TensorSpec, splits: int
+) -> tuple[dict[str, str | int | float], dict[str, Any], dict[str, TensorSpec]]:
+    """Where shares of the keys write: (arguments, constants, workspaces) of a launch."""
+    sequences, heads, dim_v = out.shape
+    if splits == 1:
+        strides = {"stride_split": 0, "stride_ls": 0, "stride_lh": 0, "splits": 1}
+        where = {"out": "out", "stride_os": out.stride[0], "stride_oh": out.stride[1]}
+        return {**where, **strides}, {"lse": None}, {}
+    partial = TensorSpec((sequences, heads, splits, dim_v), "float32")
+    lse = TensorSpec((sequences, heads, splits), "float32")
+    arguments: dict[str, str | int | float] = {
+        "out": "partial", "stride_os": partial.stride[0], "stride_oh": partial.stride[1],
+        "stride_split": dim_v, "lse": "lse", "stride_ls": lse.stride[0],
+        "stride_lh": lse.stride[1], "splits": splits,
+    }  # fmt: skip
+    return arguments, {}, {"partial": partial, "lse": lse}
+
+
+def share_counts(problem: Problem, target: Target, rows: int, block_n: int) -> list[int]:
+    """Numbers of shares of the keys worth trying: a program of `rows` heads and `block_n` keys at a
+    time fills a compute unit's shared memory, so whole rounds of programs."""
+    sequences, heads, _ = problem["q"].shape
+    keys = problem["block_table"].shape[1] * problem["k_cache"].shape[1]
+    programs = max(sequences, 1) * cdiv(heads, rows)
+    most = min(MOST_SPLITS, max(1, cdiv(keys, 2 * block_n)))
+    even = max(1, target.compute_units // programs)
+    return list(dict.fromkeys(min(most, even * rounds) for rounds in (1, 2, 4)))
 
 
 def _kernel() -> Any:
