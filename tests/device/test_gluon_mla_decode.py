@@ -56,14 +56,15 @@ CASES: list[tuple[str, int, int, int, list[int], int]] = [
 ]
 
 
+@pytest.mark.parametrize("kind", [0, 1, 2])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_cases(case: Any) -> None:
+def test_cases(case: Any, kind: int) -> None:
     dtype, heads, dim_v, page, contexts, splits = case
     inputs = latents(np.random.default_rng(heads), dtype, heads, dim_v, page, contexts)
     attrs = {"value_dim": dim_v, "scale": 0.1}
     problem = make_problem(SPEC, attrs, inputs)
     assert KERNEL.supports(problem, HOPPER) is None
-    plan = KERNEL.plan(problem, HOPPER, {"SPLITS": splits})
+    plan = KERNEL.plan(problem, HOPPER, {"KIND": kind, "SPLITS": splits})
     arrays = {
         name: inputs[name] if name in inputs else poisoned(given)
         for name, given in {**problem.tensors, **plan.workspaces}.items()

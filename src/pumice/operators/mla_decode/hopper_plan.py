@@ -8,7 +8,7 @@ from typing import Any
 from pumice.operators.flash_attention.triton_plan import LOG2_E
 from pumice.operators.mla_decode.triton_plan import MlaDecode, partial_arguments, share_counts
 from pumice.operators.paged_attention.triton_plan import combine_launch
-from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, cdiv
+from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, begins_early, cdiv
 from pumice.targets import Target
 
 _ROWS = 64  # heads of a program: what a warp group's matrix instruction takes
@@ -55,7 +55,7 @@ class MlaDecodeHopper:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         counts = share_counts(problem, target, _ROWS, _KEYS)
-        return [{"SPLITS": count} for count in counts]
+        return [{"KIND": kind, "SPLITS": count} for kind in (0, 1) for count in counts]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         q, cache, out = problem["q"], problem["k_cache"], problem["out"]
@@ -66,7 +66,7 @@ class MlaDecodeHopper:
         arguments, constants, workspaces = partial_arguments(out, splits)
         grid = sequences * splits * head_blocks
         launch = Launch(
-            kernel=_kernel(),
+            kernel=_kernel(config.get("KIND", 0)),
             grid=(grid, 1, 1),
             arguments={
                 **arguments,
@@ -82,20 +82,28 @@ class MlaDecodeHopper:
             constants={
                 **constants,
                 "DV": out.shape[2], "PAGE": cache.shape[1], "BLOCK_N": _KEYS, "STAGES": _STAGES,
-                "REGISTERS": _REGISTERS,
+                "REGISTERS": _REGISTERS, "HELD": config.get("HELD", 0),
             },
             num_warps=4,  # of a part that computes
             num_stages=1,
-            options={"cuda": {"maxnreg": _SHARE}},
+            options={"cuda": {"maxnreg": 168 if config.get("KIND", 0) == 1 else _SHARE}},
             scratch="descriptors",
         )  # fmt: skip
         workspaces |= {"descriptors": TensorSpec((grid, _DESCRIPTORS), "int8")}
         if splits == 1:
             return Plan((launch,), workspaces)
-        return Plan((launch, combine_launch(out, splits)), workspaces)
+        return Plan((launch, combine_launch(out, splits, begins_early(target))), workspaces)
 
 
-def _kernel() -> Any:
+def _kernel(kind: int) -> Any:
+    if kind == 2:
+        from pumice.operators.mla_decode.hopper_three_triton import mla_decode_three
+
+        return mla_decode_three
+    if kind:
+        from pumice.operators.mla_decode.hopper_seesaw_triton import mla_decode_seesaw
+
+        return mla_decode_seesaw
     from pumice.operators.mla_decode.hopper_triton import mla_decode_hopper
 
     return mla_decode_hopper

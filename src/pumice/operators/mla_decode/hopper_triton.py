@@ -122,7 +122,7 @@ def clear_rows(block, first):
 def accumulate(
     given,
     PART: gl.constexpr, HALF: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    LSE: gl.constexpr,
+    LSE: gl.constexpr, HELD: gl.constexpr,
 ):  # fmt: skip
     """A warp group of outputs: columns PART · HALF … of all rows."""
     (out, stride_oh, heads, head, begin, end, weights, factors, ring, full, empty, weighed,
@@ -144,7 +144,11 @@ def accumulate(
                 fence_async_shared()
         factor = factors.index(slot).load(row_layout)
         acc = acc * factor[:, None]
-        acc = warpgroup_mma(weights.index(slot), ring.index(slot), acc, is_async=True)
+        if HELD:
+            p = weights.index(slot).load(gl.DotOperandLayout(0, layout, 2))
+            acc = warpgroup_mma(p, ring.index(slot), acc, is_async=True)
+        else:
+            acc = warpgroup_mma(weights.index(slot), ring.index(slot), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=(acc,))
         mbarrier.arrive(empty.index(slot), count=1)
         slot, phase = advance(slot, phase, STAGES)
@@ -168,7 +172,7 @@ def mla_decode_hopper(
     stride_os, stride_oh, stride_split, stride_ls, stride_lh,
     sequences, heads, head_blocks, splits, cache_blocks, scale,
     DV: gl.constexpr, PAGE: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    REGISTERS: gl.constexpr, HELD: gl.constexpr,
 ):  # fmt: skip
     """A program takes 64 heads of a sequence and one part of its keys; scale is in units of log 2.
     `lse`: see `paged_attention.kernel_triton`. A row of q and of the cache has DV + 64 columns."""
@@ -247,8 +251,8 @@ def mla_decode_hopper(
     gl.warp_specialize(
         [
             (weigh, (logits, BLOCK_N, STAGES, LSE)),
-            (accumulate, (lefts, 0, HALF, BLOCK_N, STAGES, LSE)),
-            (accumulate, (rights, 1, HALF, BLOCK_N, STAGES, LSE)),
+            (accumulate, (lefts, 0, HALF, BLOCK_N, STAGES, LSE, HELD)),
+            (accumulate, (rights, 1, HALF, BLOCK_N, STAGES, LSE, HELD)),
             (copy_latents, (copy, HALF, BLOCK_N, STAGES, PAGE)),
         ],
         [4, 4, 1],

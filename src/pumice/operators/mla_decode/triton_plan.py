@@ -19,6 +19,7 @@ from pumice.operators.triton.plan import (
     Plan,
     Problem,
     TensorSpec,
+    begins_early,
     cdiv,
     next_power_of_2,
 )
@@ -99,7 +100,7 @@ class MlaDecode:
         )  # fmt: skip
         if splits == 1:
             return Plan((launch,))
-        return Plan((launch, combine_launch(out, splits)), workspaces)
+        return Plan((launch, combine_launch(out, splits, begins_early(target))), workspaces)
 
 
 def partial_arguments(

@@ -333,12 +333,15 @@ def combine_splits(
     DV: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_V: tl.constexpr,
+    EARLY: tl.constexpr = False,
 ):
-    """partial [T, H, splits, Dv] and lse [T, H, splits] → out [T, H, Dv], a row a program. The sum
-    runs in one fixed order, so equal inputs give equal bits."""
+    """partial [T, H, splits, Dv] and lse [T, H, splits] → out [T, H, Dv], BLOCK_V columns of a row a
+    program. The sum runs in one fixed order, so equal inputs give equal bits."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     s = tl.arange(0, BLOCK_S)
-    e = tl.arange(0, BLOCK_V)
+    e = tl.program_id(1) * BLOCK_V + tl.arange(0, BLOCK_V)
     value = tl.load(lse + row * splits + s, mask=s < splits, other=float("-inf"))
     top = tl.max(value, 0)
     weight = tl.exp2(value - tl.where(top == float("-inf"), 0.0, top))

@@ -31,6 +31,7 @@ from pumice.targets import Target
 _FLOATS = ("float16", "bfloat16")
 _FP8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2")
 MOST_SPLITS = 64
+_FEW_ROWS = 128  # of outputs
 _LEAST_KEYS = 128  # of a share; fewer do not pay for the second launch
 
 
@@ -163,22 +164,29 @@ def paged_plan(problem: Problem, target: Target, config: Config) -> Plan:
     return Plan((launch, combine), {"partial": partial, "lse": lse})
 
 
-def combine_launch(out: TensorSpec, splits: int) -> Launch:
-    """The workspaces "partial" [T, H, splits, Dv] and "lse" [T, H, splits] into "out"."""
+def combine_launch(out: TensorSpec, splits: int, early: bool = False) -> Launch:
+    """The workspaces "partial" [T, H, splits, Dv] and "lse" [T, H, splits] into "out". early: its
+    programs come to their places while the launch in front of it ends."""
     tokens, heads, dim = out.shape
-    size = next_power_of_2(splits) * next_power_of_2(dim)
+    shares, width = next_power_of_2(splits), next_power_of_2(dim)
+    # Few rows of many shares would leave most of a GPU idle.
+    while tokens * heads * cdiv(dim, width) < _FEW_ROWS and shares * width > 8192 and width > 64:
+        width //= 2
+    size = shares * width
     return Launch(
         kernel=_kernel("combine_splits"),
-        grid=(tokens * heads, 1, 1),
+        grid=(tokens * heads, cdiv(dim, width), 1),
         arguments={
             "partial": "partial", "lse": "lse", "out": "out",
             "stride_ot": out.stride[0], "stride_oh": out.stride[1],
             "heads": heads, "splits": splits,
         },
         constants={
-            "DV": dim, "BLOCK_S": next_power_of_2(splits), "BLOCK_V": next_power_of_2(dim),
+            "DV": dim, "BLOCK_S": shares, "BLOCK_V": width,
+            "EARLY": early,
         },
         num_warps=1 if size <= 2048 else 4 if size <= 8192 else 8,
+        options={"cuda": {"launch_pdl": True}} if early else {},
     )  # fmt: skip
 
 
