@@ -1,5 +1,5 @@
-"""What Hopper's attention kernels use of Gluon, as NumPy: rings of shared memory that the copy engine
-fills box by box, tensors of several axes for it, and functions that only the GPU's compiler needs."""
+"""What Hopper's attention kernels use of Gluon, as NumPy: rings of shared memory that the copy
+engine fills box by box, tensors of several axes for it, functions that only a compiler needs."""
 
 from __future__ import annotations
 

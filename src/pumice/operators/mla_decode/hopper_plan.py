@@ -8,13 +8,20 @@ from typing import Any
 from pumice.operators.flash_attention.triton_plan import LOG2_E
 from pumice.operators.mla_decode.triton_plan import MlaDecode, partial_arguments, share_counts
 from pumice.operators.paged_attention.triton_plan import combine_launch
-from pumice.operators.triton.plan import Config, Launch, Plan, Problem, TensorSpec, begins_early, cdiv
+from pumice.operators.triton.plan import (
+    Config,
+    Launch,
+    Plan,
+    Problem,
+    TensorSpec,
+    begins_early,
+    cdiv,
+)
 from pumice.targets import Target
 
 _ROWS = 64  # heads of a program: what a warp group's matrix instruction takes
 _KEYS = 64  # at a time
 _ROPE = 64  # columns of a row behind the latent's
-_STAGES = 2
 _REGISTERS = 168  # of a thread that accumulates; those of the copying warp have 24
 _SHARE = 128  # registers of a thread when all have as many; groups of warps trade theirs
 _DESCRIPTORS = 2 * 128  # bytes: of q and the cache, which every program makes for itself
@@ -34,10 +41,10 @@ class MlaDecodeHopper:
             return against
         q, cache = problem["q"], problem["k_cache"]
         dim, dim_v = q.shape[2], problem["out"].shape[2]
-        if dim_v < 128 or dim - dim_v != _ROPE:
+        if dim_v not in (256, 512) or dim - dim_v != _ROPE:
             return (
-                f"rows of {dim} columns hold {dim_v} of a latent; this kernel has latents of 128, "
-                f"256 and 512, and {_ROPE} columns more"
+                f"rows of {dim} columns hold {dim_v} of a latent; this kernel has latents of 256 "
+                f"and 512, and {_ROPE} columns more"
             )
         page = cache.shape[1]
         if page < 8 or page & (page - 1):
@@ -55,7 +62,7 @@ class MlaDecodeHopper:
 
     def configs(self, problem: Problem, target: Target) -> Sequence[Config]:
         counts = share_counts(problem, target, _ROWS, _KEYS)
-        return [{"KIND": kind, "SPLITS": count} for kind in (0, 1) for count in counts]
+        return [{"SPLITS": count} for count in counts]
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         q, cache, out = problem["q"], problem["k_cache"], problem["out"]
@@ -66,7 +73,7 @@ class MlaDecodeHopper:
         arguments, constants, workspaces = partial_arguments(out, splits)
         grid = sequences * splits * head_blocks
         launch = Launch(
-            kernel=_kernel(config.get("KIND", 0)),
+            kernel=_kernel(),
             grid=(grid, 1, 1),
             arguments={
                 **arguments,
@@ -81,12 +88,12 @@ class MlaDecodeHopper:
             },
             constants={
                 **constants,
-                "DV": out.shape[2], "PAGE": cache.shape[1], "BLOCK_N": _KEYS, "STAGES": _STAGES,
-                "REGISTERS": _REGISTERS, "HELD": config.get("HELD", 0),
+                "DV": out.shape[2], "PAGE": cache.shape[1], "BLOCK_N": _KEYS,
+                "REGISTERS": _REGISTERS,
             },
             num_warps=4,  # of a part that computes
             num_stages=1,
-            options={"cuda": {"maxnreg": 168 if config.get("KIND", 0) == 1 else _SHARE}},
+            options={"cuda": {"maxnreg": _SHARE}},
             scratch="descriptors",
         )  # fmt: skip
         workspaces |= {"descriptors": TensorSpec((grid, _DESCRIPTORS), "int8")}
@@ -95,15 +102,7 @@ class MlaDecodeHopper:
         return Plan((launch, combine_launch(out, splits, begins_early(target))), workspaces)
 
 
-def _kernel(kind: int) -> Any:
-    if kind == 2:
-        from pumice.operators.mla_decode.hopper_three_triton import mla_decode_three
-
-        return mla_decode_three
-    if kind:
-        from pumice.operators.mla_decode.hopper_seesaw_triton import mla_decode_seesaw
-
-        return mla_decode_seesaw
+def _kernel() -> Any:
     from pumice.operators.mla_decode.hopper_triton import mla_decode_hopper
 
     return mla_decode_hopper

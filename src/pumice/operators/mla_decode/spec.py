@@ -129,7 +129,10 @@ SPEC = OperatorSpec(
     reference=reference,
     tolerance={"bfloat16": 6e-3, "float16": 1e-3},
     cases=cases,
-    triton_kernels=("pumice.operators.mla_decode.triton_plan:MlaDecode",),
+    triton_kernels=(
+        "pumice.operators.mla_decode.hopper_plan:MlaDecodeHopper",
+        "pumice.operators.mla_decode.triton_plan:MlaDecode",
+    ),
     output_specs=output_specs,
     work=work,
 )

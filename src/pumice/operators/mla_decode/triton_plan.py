@@ -12,7 +12,7 @@ from pumice.operators.flash_attention.triton_plan import (
     rocm_options,
 )
 from pumice.operators.mla_decode.spec import VALUE_DIM
-from pumice.operators.paged_attention.triton_plan import MOST_SPLITS, combine_launch
+from pumice.operators.paged_attention.triton_plan import combine_launch
 from pumice.operators.triton.plan import (
     Config,
     Launch,
@@ -26,6 +26,7 @@ from pumice.operators.triton.plan import (
 from pumice.targets import Target
 
 _FLOATS = ("float16", "bfloat16")
+_MOST_SPLITS = 128
 
 
 class MlaDecode:
@@ -109,9 +110,11 @@ def partial_arguments(
     """Where shares of the keys write: (arguments, constants, workspaces) of a launch."""
     sequences, heads, dim_v = out.shape
     if splits == 1:
-        strides = {"stride_split": 0, "stride_ls": 0, "stride_lh": 0, "splits": 1}
-        where = {"out": "out", "stride_os": out.stride[0], "stride_oh": out.stride[1]}
-        return {**where, **strides}, {"lse": None}, {}
+        whole: dict[str, str | int | float] = {
+            "out": "out", "stride_os": out.stride[0], "stride_oh": out.stride[1],
+            "stride_split": 0, "stride_ls": 0, "stride_lh": 0, "splits": 1,
+        }  # fmt: skip
+        return whole, {"lse": None}, {}
     partial = TensorSpec((sequences, heads, splits, dim_v), "float32")
     lse = TensorSpec((sequences, heads, splits), "float32")
     arguments: dict[str, str | int | float] = {
@@ -128,7 +131,7 @@ def share_counts(problem: Problem, target: Target, rows: int, block_n: int) -> l
     sequences, heads, _ = problem["q"].shape
     keys = problem["block_table"].shape[1] * problem["k_cache"].shape[1]
     programs = max(sequences, 1) * cdiv(heads, rows)
-    most = min(MOST_SPLITS, max(1, cdiv(keys, 2 * block_n)))
+    most = min(_MOST_SPLITS, max(1, cdiv(keys, 2 * block_n)))
     even = max(1, target.compute_units // programs)
     return list(dict.fromkeys(min(most, even * rounds) for rounds in (1, 2, 4)))
 

@@ -335,8 +335,8 @@ def combine_splits(
     BLOCK_V: tl.constexpr,
     EARLY: tl.constexpr = False,
 ):
-    """partial [T, H, splits, Dv] and lse [T, H, splits] → out [T, H, Dv], BLOCK_V columns of a row a
-    program. The sum runs in one fixed order, so equal inputs give equal bits."""
+    """partial [T, H, splits, Dv] and lse [T, H, splits] → out [T, H, Dv], BLOCK_V columns of a row
+    by each program. The sum runs in one fixed order, so equal inputs give equal bits."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
