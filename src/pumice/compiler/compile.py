@@ -81,8 +81,17 @@ def compile_model(
     """Compiles a model into the artifact directory `output`, which appears whole or not at all.
 
     source: a .gguf file, a directory of safetensors, or "random:<shape>".
-    Raises ModelFileError, WeightMismatchError, UnsupportedError, CompileError, StorageError.
+    target: as `pumice.targets.get_target` gives it. Raises UsageError for arguments of other types,
+    ModelFileError, WeightMismatchError, UnsupportedError, CompileError, StorageError.
     """
+    for name, value, kinds, words in (
+        ("source", source, (str, Path), "a path, or random:SHAPE"),
+        ("target", target, (Target,), "what pumice.targets.get_target gives"),
+        ("output", output, (str, Path), "a path"),
+        ("options", options, (CompileOptions, type(None)), "CompileOptions"),
+    ):
+        if not isinstance(value, kinds):
+            raise UsageError(f"compile: {name} is a {type(value).__name__}; allowed: {words}")
     options = options or CompileOptions()
     tell = report or (lambda phase, done, total: None)
     if target.api == "cpu":

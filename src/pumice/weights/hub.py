@@ -30,8 +30,13 @@ def resolve(
         spec = huggingface.parse(entry.origin)
         return huggingface.fetch(spec, cache_dir, progress, refresh=refresh)
     path = Path(model).expanduser()
-    if path.exists():
+    if path.is_file() or path.is_dir():
         return path
+    if path.exists():
+        raise ModelFileError(
+            f"{model} is a device, a socket or a named pipe; allowed: a file or a directory",
+            hint="Save what it gives into a file first: a model is read in any order.",
+        )
     if "/" in model or path.suffix in (".gguf", ".safetensors"):
         hub_name = re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not path.suffix == ".gguf"
         raise ModelFileError(

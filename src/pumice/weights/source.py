@@ -190,6 +190,10 @@ def open_source(path: str | Path) -> GGUFSource | CheckpointSource:
     path = Path(path)
     if path.is_dir():
         return _open_directory(path)
+    if path.exists() and not path.is_file():
+        raise ModelFileError(
+            f"{path} is a device, a socket or a named pipe; allowed: a file or a directory"
+        )
     try:
         with path.open("rb") as handle:
             start = handle.read(512)
