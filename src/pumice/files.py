@@ -49,6 +49,16 @@ def make_directory(path: Path) -> None:
         raise storage_error(error, path) from error
 
 
+def require_writable(folder: Path) -> None:
+    """StorageError when no file can be written into a folder: asked before long work."""
+    probe = folder / f".probe.{os.getpid()}"
+    try:
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise storage_error(error, folder) from error
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock on `path` (created when missing).

@@ -44,11 +44,12 @@ class _Pool(ProcessPoolExecutor):
 
 
 @contextlib.contextmanager
-def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of fresh processes, for a parent with threads that a fork would tear. When its block
-    is left by an exception, an interrupt among them, they are ended whatever they do."""
+def worker_pool(workers: int, method: str = "spawn") -> Iterator[ProcessPoolExecutor]:
+    """A pool of fresh processes, for a parent with threads that a fork would tear; of forks
+    (method) where what the parent has loaded must be there. When its block is left by an exception,
+    an interrupt among them, they are ended whatever they do."""
     pool = _Pool(
-        workers, multiprocessing.get_context("spawn"),
+        workers, multiprocessing.get_context(method),
         initializer=start_worker, initargs=(os.getpid(),),
     )  # fmt: skip
     try:

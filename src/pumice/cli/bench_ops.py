@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,13 +22,17 @@ def session(
     progress: bool,
     every: bool,
     problems: Sequence[tuple[str, Any]] | None = None,
+    keep: Callable[[str, Any], None] | None = None,
 ) -> Any:
     """Runs operators, or (label, problem) pairs, on the GPU at hand; the errors say what is
-    missing."""
+    missing. keep: takes an operator's rows after every problem."""
     from pumice.cli.console import note
     from pumice.cli.gpu import require_gpu
     from pumice.cli.session import keep_kernels
+    from pumice.operators.registry import require_gpu_operator
 
+    for name in operators or ():
+        require_gpu_operator(name)
     keep_kernels(None)
     target = require_gpu()
     from pumice.bench.operators import session as sessions
@@ -42,6 +46,7 @@ def session(
         with_cases=cases,
         with_times=times,
         problems=problems,
+        keep=keep,
     )
 
 
@@ -67,11 +72,17 @@ def command(
 ) -> None:
     """Time the kernel that is chosen for each GPU operator, in turns with PyTorch and the vendor's
     libraries."""
+    if plot is not None:
+        from pumice.bench.plot import check_plot
+
+        check_plot(plot)
     found = session(operators, rows, cases=cases, times=True, progress=True, every=every)
     if plot is not None:
         from pumice.bench.operators.picture import plot as draw
+        from pumice.cli.console import note
 
         draw(found.best, found.facts, plot)
+        note(f"wrote {plot}")
     if as_json:
         from pumice.cli.console import print_json
 

@@ -136,14 +136,26 @@ def tune_problems(
 ) -> str:
     """Measures (label, problem) pairs, or without them the operators' benchmark rows, on the GPU at
     hand and adds what was fastest to the rows in `folder`. Returns a line that says so."""
-    from pumice.cli.bench_ops import session
-
-    found = session(
-        operators, rows, cases=False, times=True, progress=True, every=True, problems=problems
-    )
     from pumice.bench.operators.session import write_database
+    from pumice.cli.bench_ops import session
+    from pumice.cli.gpu import require_gpu
+    from pumice.files import make_directory, require_writable
+    from pumice.operators.registry import require_gpu_operator
 
-    target = found.facts["target"]
-    write_database(found.rows, folder / target)
-    count = sum(len(rows) for rows in found.rows.values())
-    return f"{count} rows of {len(found.rows)} operators in {folder / target}"
+    for name in operators or ():
+        require_gpu_operator(name)
+    place = folder / require_gpu().name
+    make_directory(place)
+    require_writable(place)
+    counts: dict[str, int] = {}
+
+    def keep(operator: str, found: Any) -> None:
+        """After every problem: an interrupt leaves what was measured before it."""
+        write_database({operator: found}, place)
+        counts[operator] = len(found)
+
+    session(
+        operators, rows, cases=False, times=True, progress=True, every=True, problems=problems,
+        keep=keep,
+    )  # fmt: skip
+    return f"{sum(counts.values())} rows of {len(counts)} operators in {place}"

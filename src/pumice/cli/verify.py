@@ -76,7 +76,7 @@ def command(
     name, row = _device(device, target)
     from pumice.cli.progress import counting
     from pumice.cli.session import keep_kernels
-    from pumice.operators.registry import GPU_OPERATORS
+    from pumice.operators.registry import require_gpu_operator
     from pumice.runtime.devices.driver.choose import open_device
     from pumice.targets import get_target
     from pumice.verify.parallel import verify_in_processes
@@ -85,10 +85,7 @@ def command(
 
     keep_kernels(None)
     for one in operator or ():
-        if one not in GPU_OPERATORS:
-            raise UsageError(
-                f"operator {one!r} has no GPU kernels; there are {', '.join(GPU_OPERATORS)}"
-            )
+        require_gpu_operator(one)
     opened = open_device(name)
     arch = get_target(row or str(opened.properties.arch))
     emulated = name.startswith(("rocm:emulated-", "rocm:sanitized-"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 from typing import Any
 
-from pumice.errors import UnsupportedError
+from pumice.errors import UnsupportedError, UsageError
 from pumice.operators.base import Kernel, OperatorSpec
 from pumice.operators.triton.plan import TritonKernel
 
@@ -70,6 +71,16 @@ GPU_OPERATORS: dict[str, str] = {
     "moe_gemm": "pumice.operators.moe_gemm.spec:SPEC",
     "topk_softmax": "pumice.operators.topk_softmax.spec:SPEC",
 }
+
+
+def require_gpu_operator(name: str) -> None:
+    """UsageError for an operator without GPU kernels, with those that have some."""
+    if name not in GPU_OPERATORS:
+        near = difflib.get_close_matches(name, GPU_OPERATORS, 3)
+        raise UsageError(
+            f"operator {name!r} has no GPU kernels; there are {', '.join(GPU_OPERATORS)}",
+            hint=f"Did you mean {' or '.join(near)}?" if near else None,
+        )
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pumice.errors import DeviceError, PumiceError, UsageError
-from pumice.operators.registry import get_spec
+from pumice.operators.registry import get_spec, require_gpu_operator
 from pumice.operators.signature import check_inputs
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.torch import recipes
@@ -178,16 +178,12 @@ def explain(
     tensors that do not fit each other and for attributes that no case has; DeviceError for tensors
     that no GPU holds.
     """
-    from pumice.operators.registry import GPU_OPERATORS
     from pumice.tuning.shapes import known_attributes
 
     name = f"explain({operator!r})"
     operator, implied = _ALIASES.get(operator, (operator, {}))
     attrs = {**implied, **(attrs or {})}
-    if operator not in GPU_OPERATORS:
-        raise UsageError(
-            f"operator {operator!r} has no GPU kernels; there are {', '.join(GPU_OPERATORS)}"
-        )
+    require_gpu_operator(operator)
     given = _given(name, tensors)
     known = known_attributes(get_spec(operator))
     if unknown := sorted(set(attrs) - known):

@@ -18,7 +18,7 @@ import numpy as np
 from pumice.dtypes import itemsize
 from pumice.errors import UnsupportedError, UsageError
 from pumice.operators.base import OperatorSpec
-from pumice.operators.registry import GPU_OPERATORS, get_spec
+from pumice.operators.registry import GPU_OPERATORS, get_spec, require_gpu_operator
 from pumice.operators.signature import check_inputs
 from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 
@@ -38,10 +38,7 @@ def bench_rows(spec: OperatorSpec) -> Sequence[tuple[str, Mapping[str, Any], Any
 def parse_problem(operator: str, text: str) -> Problem:
     """The problem of NAME=SIZExSIZE[:DTYPE] and ATTRIBUTE=VALUE, with commas between. UsageError
     says what is allowed, UnsupportedError names an unknown dtype."""
-    if operator not in GPU_OPERATORS:
-        raise UsageError(
-            f"operator {operator!r} has no GPU kernels; there are {', '.join(GPU_OPERATORS)}"
-        )
+    require_gpu_operator(operator)
     spec = get_spec(operator)
     tensors: dict[str, tuple[tuple[int, ...], str]] = {}
     attrs: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,12 @@ import numpy as np
 from pumice.dtypes import itemsize
 from pumice.errors import UnsupportedError, UsageError
 from pumice.operators.base import OperatorSpec
-from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
+from pumice.operators.registry import (
+    GPU_OPERATORS,
+    get_spec,
+    require_gpu_operator,
+    triton_kernels_of,
+)
 from pumice.operators.triton.plan import Problem, TensorSpec, TritonKernel, make_problem
 from pumice.targets import Target
 from pumice.verify.runner import problem_of
@@ -67,12 +71,7 @@ def _kernels(text: str) -> tuple[OperatorSpec, Sequence[TritonKernel]]:
     operator, _, kernel = text.partition(":")
     if not kernel and ".triton" in text:
         operator, kernel = text.split(".")[0], text
-    if operator not in GPU_OPERATORS:
-        near = difflib.get_close_matches(operator, GPU_OPERATORS, 3)
-        raise UsageError(
-            f"operator {operator!r} has no GPU kernels; there are {', '.join(GPU_OPERATORS)}",
-            hint=f"Did you mean {' or '.join(near)}?" if near else None,
-        )
+    require_gpu_operator(operator)
     known = triton_kernels_of(operator)
     chosen = [k for k in known if kernel in ("", k.name, k.name.rsplit(".", 1)[1])]
     if not chosen:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import binary_key, build
 from pumice.operators.triton.plan import Problem
+from pumice.processes import worker_pool
 from pumice.targets import Target, get_target
 from pumice.verify.judge import relative_error, tolerance_of
 from pumice.verify.runner import problem_of
@@ -94,7 +94,7 @@ def precompile_cases(operators: Iterable[str], target: Target, most: int) -> lis
                 if not all(key in seen for key in keys):
                     seen.update(keys)
                     jobs.append((operator, case, index, target.name))
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with worker_pool(os.cpu_count() or 1, "fork") as pool:
         return [text for text in pool.map(_compile_case, jobs) if text]
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +24,7 @@ from pumice.dtypes import itemsize
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import build_plan
 from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel
+from pumice.processes import worker_pool
 from pumice.targets import Target
 from pumice.torch.launch import BoundPlan
 from pumice.tuning.database import Database, MeasuredRow, row_of
@@ -104,7 +104,7 @@ class Chain:
             for index, (problem, _) in enumerate(self.calls)
             for option in self.options[index]
         ]
-        with ProcessPoolExecutor(workers) as pool:
+        with worker_pool(workers, "fork") as pool:
             failed = [text for text in pool.map(_compile, jobs, chunksize=2) if text]
         self.say(f"{len(jobs)} candidates compiled in {time.perf_counter() - start:.0f} s")
         for text in failed[:5]:

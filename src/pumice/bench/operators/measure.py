@@ -13,7 +13,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,6 +20,7 @@ from pumice.operators.base import OperatorSpec
 from pumice.operators.registry import GPU_OPERATORS, get_spec, triton_kernels_of
 from pumice.operators.triton.build import binary_key, build_plan
 from pumice.operators.triton.plan import Config, Problem, TensorSpec, TritonKernel, make_problem
+from pumice.processes import worker_pool
 from pumice.targets import Target, get_target
 from pumice.tuning.shapes import bench_rows
 
@@ -121,7 +121,7 @@ def precompile(
                 seen.update(keys)
                 jobs.append((label, problem, kernel.name, config, target.name))
     start = time.perf_counter()
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    with worker_pool(os.cpu_count() or 1, "fork") as pool:
         failures = [text for text in pool.map(_compile_one, jobs, chunksize=1) if text]
     say(f"compiled {len(seen)} kernels in {time.perf_counter() - start:.0f} s")
     return failures

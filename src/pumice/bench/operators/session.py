@@ -96,12 +96,13 @@ def run(
     with_times: bool = True,
     budget_s: float = NO_BUDGET,
     measured: str = "",
+    keep: Callable[[str, list[MeasuredRow]], None] | None = None,
 ) -> Session:
     """operators: those to take, all when empty. pattern: text that a row's label must hold.
     problems: (label, problem) to time in place of the operators' own rows. offered: what of ours.
     configs: of every kernel, how many the cases are tried with. budget_s: when it is used up, the
     remaining rows are left out, which is said; those never measured come first. measured: what the
-    rows record of when."""
+    rows record of when. keep: takes each problem's rows as soon as they are measured."""
     start = time.perf_counter()
     session = Session()
     named = list(operators)
@@ -143,6 +144,8 @@ def run(
         timings = bench.row(spec, label, problem, inputs, offer)
         session.everything += results(timings)
         _keep(session, problem, label, timings, bench, say)
+        if keep is not None and problem.operator in session.rows:
+            keep(problem.operator, session.rows[problem.operator])
     return session
 
 

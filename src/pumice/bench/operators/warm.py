@@ -3,13 +3,12 @@ processes, in parallel, so that the run itself finds them in Triton's cache."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 from pumice.bench.operators.measure import Row, rows_of
+from pumice.processes import worker_pool
 
 MOST_PROCESSES = 12  # each holds a row's tensors and a context of its own on the GPU
 
@@ -47,8 +46,7 @@ def warm_peers(rows: Sequence[Row], say: Callable[[str], None]) -> list[str]:
         return []
     start = time.perf_counter()
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)
-    forks = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, mp_context=forks) as pool:
+    with worker_pool(processes, "fork") as pool:
         failures = [text for text in pool.map(_call, jobs, chunksize=1) if text]
     say(f"AITER called for {len(jobs)} rows in {time.perf_counter() - start:.0f} s")
     return failures
