@@ -120,7 +120,7 @@ class Language:
     float16, bfloat16, float32 = np.float16, ml_dtypes.bfloat16, np.float32
     int8, int16, int32, int64 = np.int8, np.int16, np.int32, np.int64
     constexpr = staticmethod(lambda value: value)
-    exp, minimum, maximum, sqrt = np.exp, np.minimum, np.maximum, np.sqrt
+    exp, minimum, maximum, sqrt, abs = np.exp, np.minimum, np.maximum, np.sqrt, np.abs
     where = staticmethod(np.where)
     reshape, expand_dims = staticmethod(np.reshape), staticmethod(np.expand_dims)
     static_range = range
@@ -163,6 +163,9 @@ class Language:
 
     def sum(self, value: Any, axis: int) -> Tensor:
         return tensor(value.sum(axis))
+
+    def max(self, value: Any, axis: int) -> Tensor:
+        return tensor(value.max(axis))
 
     def pointer_type(self, dtype: Any) -> Any:
         return dtype

@@ -127,20 +127,28 @@ class Warps(Language):
             assert self.changed.wait_for(over, _PATIENCE) and not self.failures
             assert barrier.passed <= before + 1, "a barrier was passed twice during one wait"
 
-    def begin_copy(self, buffer: Shared, pointer: Pointer) -> None:
+    def begin_copy(self, buffer: Shared, pointer: Pointer, mask: Any = None) -> None:
+        """Where the mask is false, zeros come."""
         assert buffer.values.shape == pointer.place.shape
         poison(buffer.values)
-        self.local.begun.append(lambda: buffer.store(pointer.read()))
+        self.local.begun.append(lambda: buffer.store(pointer.read(mask)))
 
-    def mbarrier_arrive(self, shared: Shared) -> None:
-        """A barrier waits for the copies that this group has begun, too."""
+    def mbarrier_arrive(self, shared: Shared, increment_count: bool = True) -> None:
+        """A barrier waits for the copies that this group has begun, too: it counts them itself, or
+        the threads that wait for them arrive."""
         with self.changed:
             barrier = self._barrier(shared)
             assert barrier.missing > 0, "copies that nobody waits for"
             barrier.others += self.local.begun
             self.local.begun = []
+            if not increment_count:
+                barrier.missing -= self.local.threads
 
-    def load_block(self, rows: Descriptor, coord: Any, shared: Shared, buffer: Shared) -> None:
+    def load_block(
+        self, rows: Descriptor, coord: Any, shared: Shared, buffer: Shared, pred: Any = True
+    ) -> None:
+        if not pred:
+            return
         assert list(buffer.values.shape) == rows.block_shape
         poison(buffer.values)
         pointer, inside = rows.at(*coord)
@@ -159,8 +167,8 @@ class Warps(Language):
             self.local.stores.pop(0)()
 
     def warp_specialize(self, parts: Any, warps: Any, registers: Any) -> None:
-        def group(function: Any, values: Any) -> None:
-            self.local.stores, self.local.begun = [], []
+        def group(function: Any, values: Any, warps: int) -> None:
+            self.local.stores, self.local.begun, self.local.threads = [], [], 32 * warps
             try:
                 with np.errstate(all="ignore"):
                     function(*values)
@@ -170,7 +178,10 @@ class Warps(Language):
                     self.failures.append(error)
                     self.changed.notify_all()
 
-        threads = [threading.Thread(target=group, args=part, daemon=True) for part in parts]
+        threads = [
+            threading.Thread(target=group, args=(*part, count), daemon=True)
+            for part, count in zip(parts, [4, *warps], strict=True)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -8,12 +8,21 @@ x_scale, w_scale, x_step, w_step): scales of whole rows and how far apart they a
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from pumice.operators.gemm.hopper_triton import activate, store_tile
 
 # Named so from Triton 3.8 on.
 async_store = getattr(tma, "async_store", tma.async_copy_shared_to_global)
+
+
+@gluon.jit
+def wait_full(full, stage, phase, GATHERED: gl.constexpr):
+    """Waits until a buffer is full. GATHERED: threads have copied rows there, not the accelerator;
+    what they wrote the matrix unit sees behind a fence."""
+    mbarrier.wait(full.index(stage), phase)
+    if GATHERED:
+        fence_async_shared()
 
 
 @gluon.jit
@@ -66,6 +75,21 @@ def end_tile(
         y = _scaled(y, epilogue, row0, col0, M, N)
         store_tile(y, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
     return late
+
+
+@gluon.jit
+def end_gated(gate, up, epilogue, row0, col0, M, ACTIVATION: gl.constexpr):
+    """activation(gate)·up of 128 columns, to leave as in `end_tile`. epilogue: (out, out_scale).
+    With out_scale [columns / 128, M] they are 8-bit floats, whose rows' scales are stored now."""
+    out, out_scale = epilogue
+    y = activate(gate, ACTIVATION) * up
+    if out_scale is not None:
+        LARGEST: gl.constexpr = 448.0
+        scale = gl.maximum(gl.max(gl.abs(y), 1), 1e-10) * (1.0 / LARGEST)
+        rows = row0 + gl.arange(0, 64, gl.SliceLayout(1, y.type.layout))
+        gl.store(out_scale + col0 // 128 * M + rows, scale, mask=rows < M)
+        y = y * (1.0 / scale)[:, None]
+    return (y.to(out.dtype.element_ty), row0, col0, 1)
 
 
 @gluon.jit

@@ -15,7 +15,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from pumice.operators.gemm.hopper_triton import after
-from pumice.operators.gemm_fp8_block.hopper_results_triton import end_tile, leave_now, let_go
+from pumice.operators.gemm_fp8_block.hopper_results_triton import (
+    end_gated,
+    end_tile,
+    leave_now,
+    let_go,
+    wait_full,
+)
 
 
 @gluon.jit
@@ -180,10 +186,11 @@ def multiply_192(
 def multiply_256(
     ring, epilogue, place, late, row0, col0, M, N, K, stage, phase, turn_phase,
     ROW: gl.constexpr, STAGES: gl.constexpr, SKEW: gl.constexpr, ACTIVATION: gl.constexpr,
-    STAGED: gl.constexpr,
+    STAGED: gl.constexpr, GATED: gl.constexpr = False, GATHERED: gl.constexpr = False,
 ):  # fmt: skip
     """256 columns: two halves, which share one set of sums; one group adds while the other
-    multiplies. The first half leaves while the last block's second half is multiplied."""
+    multiplies. The first half leaves while the last block's second half is multiplied, or, GATED,
+    is what gates that one (`end_gated`). GATHERED: see `wait_full`."""
     a_smem, b_smem, _, s_smem, t_smem, full, empty, turn = ring
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
     blocks = gl.cdiv(K, 128)
@@ -192,7 +199,7 @@ def multiply_256(
     acc1 = acc0
     sums = acc0
     turn_phase = _hold(turn, turn_phase, blocks, ROW, STAGES, SKEW)
-    mbarrier.wait(full.index(stage), phase)
+    wait_full(full, stage, phase, GATHERED)
     sums = _start(a_smem, b_smem, sums, stage, ROW, 0)
     let_go(late, place, STAGED, 0)
     for block in range(0, last):
@@ -206,7 +213,7 @@ def multiply_256(
         sums = _start(a_smem, b_smem, sums, stage, ROW, 128)
         before = empty.index(stage)
         stage, phase = after(stage, phase, STAGES)
-        mbarrier.wait(full.index(stage), phase)
+        wait_full(full, stage, phase, GATHERED)
         sums = warpgroup_mma_wait(0, deps=(sums,))
         acc1 += sums * r1[:, None]
         acc1, sums = warpgroup_mma_wait(0, deps=(acc1, sums))
@@ -220,10 +227,14 @@ def multiply_256(
     acc0 += sums * r0[:, None]
     acc0, sums = warpgroup_mma_wait(0, deps=(acc0, sums))
     sums = _start(a_smem, b_smem, sums, stage, ROW, 128)
-    leave_now(acc0, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
+    if not GATED:
+        leave_now(acc0, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
     sums = warpgroup_mma_wait(0, deps=(sums,))
     mbarrier.arrive(empty.index(stage), count=1)
     acc1 += sums * r1[:, None]
     stage, phase = after(stage, phase, STAGES)
-    late = end_tile(acc1, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
+    if GATED:
+        late = end_gated(acc0, acc1, epilogue, row0, col0, M, ACTIVATION)
+    else:
+        late = end_tile(acc1, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
     return stage, phase, turn_phase, late

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-"""Tiles of 8-bit values whose sums stay in the matrix unit until K ends, for one group of four
-warps: integers, whose sums are exact, and floats of which few bits are wanted.
+"""Tiles whose sums stay in the matrix unit until K ends, for one group of four warps: integers,
+whose sums are exact, 8-bit floats of which few bits are wanted, 16-bit floats.
 """
 
 from triton.experimental import gluon
@@ -12,7 +12,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from pumice.operators.gemm.hopper_triton import after
-from pumice.operators.gemm_fp8_block.hopper_results_triton import end_tile, leave_now, let_go
+from pumice.operators.gemm_fp8_block.hopper_results_triton import (
+    end_gated,
+    end_tile,
+    leave_now,
+    let_go,
+    wait_full,
+)
 
 
 @gluon.jit
@@ -36,20 +42,22 @@ def _halves(acc, mma: gl.constexpr):
 def multiply_whole(
     ring, epilogue, place, small, late, row0, col0, more0, M, N, K, stage, phase,
     ROW: gl.constexpr, COLUMNS: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr,
-    ACTIVATION: gl.constexpr, STAGED: gl.constexpr,
+    ACTIVATION: gl.constexpr, STAGED: gl.constexpr, GATED: gl.constexpr = False,
+    GATHERED: gl.constexpr = False,
 ):  # fmt: skip
-    """COLUMNS columns from col0 on, 128 or 256, and MORE, 0 or 64, from more0 on."""
+    """COLUMNS columns from col0 on, 128 or 256, and MORE, 0 or 64, from more0 on. GATED: 128 of
+    the 256 are gate's, the others up's (`end_gated`). GATHERED: see `wait_full`."""
     a_smem, b_smem, c_smem, _, _, full, empty, _ = ring
     BK: gl.constexpr = a_smem.shape[2]
     kind: gl.constexpr = gl.int32 if a_smem.dtype == gl.int8 else gl.float32
     # Triton has no instruction for 256 columns of integers.
     WIDTH: gl.constexpr = 128 if kind == gl.int32 else COLUMNS
-    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 32])
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, BK // 4])
     acc = gl.zeros([64, COLUMNS], kind, mma)
-    mbarrier.wait(full.index(stage), phase)
+    wait_full(full, stage, phase, GATHERED)
     acc = _multiply(a_smem, b_smem, acc, stage, False, ROW)
     if MORE:
-        half: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MORE, 32])
+        half: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MORE, BK // 4])
         more = gl.zeros([64, MORE], kind, half)
         more = _multiply(a_smem, c_smem, more, stage, False, ROW)
         let_go(late, small, STAGED, 1)
@@ -60,7 +68,7 @@ def multiply_whole(
     before = empty.index(stage)
     stage, phase = after(stage, phase, STAGES)
     for _ in range(BK, K, BK):
-        mbarrier.wait(full.index(stage), phase)
+        wait_full(full, stage, phase, GATHERED)
         acc = _multiply(a_smem, b_smem, acc, stage, True, ROW)
         if MORE:
             more = _multiply(a_smem, c_smem, more, stage, True, ROW)
@@ -79,10 +87,13 @@ def multiply_whole(
         leave_now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
         late = end_tile(more, late, epilogue, small, row0, more0, M, N, ACTIVATION, STAGED)
     elif COLUMNS == 256:
-        part: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
+        part: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, BK // 4])
         acc, last = _halves(acc, part)
-        leave_now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
-        late = end_tile(last, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
+        if GATED:
+            late = end_gated(acc, last, epilogue, row0, col0, M, ACTIVATION)
+        else:
+            leave_now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
+            late = end_tile(last, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
     else:
         late = end_tile(acc, late, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED)
     return stage, phase, late

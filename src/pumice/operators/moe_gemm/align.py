@@ -13,9 +13,12 @@ def most_blocks(entries: int, experts: int, rows: int) -> int:
     return (entries + min(experts, entries) * (rows - 1)) // rows
 
 
-def align(entries: int, experts: int, rows: int) -> tuple[list[Launch], dict[str, TensorSpec]]:
+def align(
+    entries: int, experts: int, rows: int, *, inverse: bool = False
+) -> tuple[list[Launch], dict[str, TensorSpec]]:
     """The launches, and the workspaces they fill: order [blocks·rows] (an entry, or `entries` where
-    there is none), owners [blocks] (each block's expert), used [1] (places in use)."""
+    there is none), owners [blocks] (each block's expert), used [1] (places in use); and with
+    `inverse` places [entries] (an entry's place, unset where it has no expert here)."""
     blocks = most_blocks(entries, experts, rows)
     places = blocks * rows
     chunk = 256 if entries <= 1 << 16 else 1024
@@ -42,11 +45,13 @@ def align(entries: int, experts: int, rows: int) -> tuple[list[Launch], dict[str
         ),
         Launch(
             align_place, (chunks, 1, 1),
-            {"ids": "ids", "counts": "counts", "starts": "starts", "order": "order", **sizes},
-            block, num_warps=warps, num_stages=1,
+            {"ids": "ids", "counts": "counts", "starts": "starts", "order": "order", **sizes,
+             **({"places": "places"} if inverse else {})},
+            block | ({} if inverse else {"places": None}), num_warps=warps, num_stages=1,
         ),
     ]  # fmt: skip
-    return launches, {
+    noted = {"places": TensorSpec((entries,), "int32")} if inverse else {}
+    return launches, noted | {
         "counts": TensorSpec((chunks, experts), "int32"),
         "starts": TensorSpec((experts,), "int32"),
         "owners": TensorSpec((blocks,), "int32"),

@@ -74,8 +74,10 @@ def align_scan(
 
 
 @triton.jit
-def align_place(ids, counts, starts, order, ENTRIES, E, chunk, BE: tl.constexpr, SUB: tl.constexpr):
-    """One program, one chunk: every entry goes to its place."""
+def align_place(
+    ids, counts, starts, order, places, ENTRIES, E, chunk, BE: tl.constexpr, SUB: tl.constexpr
+):
+    """One program, one chunk: every entry goes to its place, which places [entries] notes."""
     pid = tl.program_id(0)
     experts = tl.arange(0, BE)
     real = experts < E
@@ -88,4 +90,6 @@ def align_place(ids, counts, starts, order, ENTRIES, E, chunk, BE: tl.constexpr,
         hot, valid = _one_hot(ids, entries, ENTRIES, E, experts, last)
         place = tl.sum(hot * (tl.cumsum(hot, 0) - 1 + next_place[None, :]), 1)
         tl.store(order + place, entries, mask=valid)
+        if places is not None:
+            tl.store(places + entries, place, mask=valid)
         next_place += tl.sum(hot, 0)

@@ -139,14 +139,23 @@ def experts_down(
 
 
 @triton.jit
-def experts_sum(y, ids, out, E, N, stride_om, TOPK: tl.constexpr, BN: tl.constexpr):
-    """out[token] = the sum of its entries, in order; those without an expert here count nothing."""
+def experts_sum(
+    y, ids, out, places, weights, E, N, stride_om, TOPK: tl.constexpr, BN: tl.constexpr
+):
+    """out[token] = the sum of its entries, in order; those without an expert here count nothing.
+    places (None: y is [entries, N]): where in y an entry's row is, still to be weighted."""
     token = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BN + tl.arange(0, BN)
     acc = tl.zeros((BN,), dtype=tl.float32)
     for j in tl.static_range(TOPK):
-        expert = tl.load(ids + token * TOPK + j)
+        entry = token * TOPK + j
+        expert = tl.load(ids + entry)
         here = (expert >= 0) & (expert < E)
-        at = y + (token * TOPK + j) * N + cols
-        acc += tl.load(at, mask=(cols < N) & here, other=0.0).to(tl.float32)
+        row = entry
+        if places is not None:
+            row = tl.load(places + entry, mask=here, other=0).to(tl.int64)
+        part = tl.load(y + row * N + cols, mask=(cols < N) & here, other=0.0).to(tl.float32)
+        if weights is not None:
+            part *= tl.load(weights + entry)
+        acc += part
     tl.store(out + token * stride_om + cols, acc.to(out.dtype.element_ty), mask=cols < N)

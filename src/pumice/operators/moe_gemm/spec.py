@@ -142,7 +142,10 @@ SPEC = OperatorSpec(
     reference=reference,
     tolerance={"float16": 2e-3, "bfloat16": 1e-2},
     cases=cases,
-    triton_kernels=("pumice.operators.moe_gemm.triton_plan:MoeGrouped",),
+    triton_kernels=(
+        "pumice.operators.moe_gemm.triton_plan:MoeGrouped",
+        "pumice.operators.moe_gemm.hopper_plan:MoeSpecialized",
+    ),
     output_specs=output_specs,
     work=work,
 )  # fmt: skip

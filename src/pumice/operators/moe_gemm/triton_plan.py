@@ -135,10 +135,10 @@ class MoeGrouped:
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         (tokens, k), (experts, rows, _) = problem["x"].shape, problem["w1"].shape
-        topk, width = problem["ids"].shape[1], rows // 2
+        width = rows // 2
         if tokens == 0 or k == 0:
             return Plan(())
-        entries = tokens * topk
+        entries = problem["ids"].elements
         bm = config["BM"]
         blocks = most_blocks(entries, experts, bm)
         launches, workspaces = align(entries, experts, bm)
@@ -151,13 +151,7 @@ class MoeGrouped:
                      "blocks": blocks}  # fmt: skip
         launches.append(self._up(problem, target, config, sorted_by))
         launches.append(self._down(problem, target, config, sorted_by))
-        columns = min(1024, next_power_of_2(k))
-        launches.append(Launch(
-            experts_sum, (tokens, cdiv(k, columns), 1),
-            {"y": "y", "ids": "ids", "out": "out", "E": experts, "N": k,
-             "stride_om": problem["out"].stride[0]},
-            {"TOPK": topk, "BN": columns}, num_warps=4, num_stages=1,
-        ))  # fmt: skip
+        launches.append(sum_of(problem, sorted_rows=False))
         return Plan(tuple(launches), workspaces)
 
     @staticmethod
@@ -208,6 +202,22 @@ class MoeGrouped:
             experts_down, grid, arguments, constants, config["warps"], config["stages"],
             options({**config, "BN": config["down"]}, target),
         )  # fmt: skip
+
+
+def sum_of(problem: Problem, *, sorted_rows: bool) -> Launch:
+    """The last launch. sorted_rows: y's rows are in the experts' order, and without weights."""
+    tokens, k = problem["x"].shape
+    columns = min(1024, next_power_of_2(k))
+    optional = ("places", "weights")
+    return Launch(
+        experts_sum, (tokens, cdiv(k, columns), 1),
+        {"y": "y", "ids": "ids", "out": "out", "E": problem["w1"].shape[0], "N": k,
+         "stride_om": problem["out"].stride[0],
+         **({name: name for name in optional} if sorted_rows else {})},
+        {"TOPK": problem["ids"].shape[1], "BN": columns,
+         **({} if sorted_rows else dict.fromkeys(optional))},
+        num_warps=4, num_stages=1,
+    )  # fmt: skip
 
 
 def _add_scales(
