@@ -38,16 +38,18 @@ def align(
         ),
         Launch(
             align_scan, (1, 1, 1),
-            {"counts": "counts", "starts": "starts", "owners": "owners", "used": "used",
-             "chunks": chunks, "E": experts, "blocks": blocks},
-            {"BM": rows, "BE": width, "CB": many, "BB": many},
+            {"counts": "counts", "starts": "starts", "used": "used", "chunks": chunks,
+             "E": experts},
+            {"BM": rows, "BE": width, "CB": many},
             num_warps=8 if many * width >= 2048 else 4, num_stages=1,
         ),
         Launch(
             align_place, (chunks, 1, 1),
-            {"ids": "ids", "counts": "counts", "starts": "starts", "order": "order", **sizes,
-             **({"places": "places"} if inverse else {})},
-            block | ({} if inverse else {"places": None}), num_warps=warps, num_stages=1,
+            {"ids": "ids", "counts": "counts", "starts": "starts", "used": "used",
+             "owners": "owners", "order": "order", "blocks": blocks,
+             "share": cdiv(blocks, chunks), **sizes, **({"places": "places"} if inverse else {})},
+            {**block, "BM": rows, "BB": many, **({} if inverse else {"places": None})},
+            num_warps=warps, num_stages=1,
         ),
     ]  # fmt: skip
     noted = {"places": TensorSpec((entries,), "int32")} if inverse else {}

@@ -45,12 +45,10 @@ def align_count(
 
 @triton.jit
 def align_scan(
-    counts, starts, owners, used, chunks, E, blocks,
-    BM: tl.constexpr, BE: tl.constexpr, CB: tl.constexpr, BB: tl.constexpr,
-):  # fmt: skip
+    counts, starts, used, chunks, E, BM: tl.constexpr, BE: tl.constexpr, CB: tl.constexpr
+):
     """One program: counts become the number of entries in chunks before; starts [E], each expert's
-    first place; owners [blocks], each block's expert; used [1], places up to the last block's end.
-    """
+    first place; used [1], places up to the last block's end."""
     experts = tl.arange(0, BE)
     real = experts < E
     total = tl.zeros((BE,), dtype=tl.int32)
@@ -65,23 +63,27 @@ def align_scan(
     ends = tl.cumsum(padded, 0)
     tl.store(starts + experts, ends - padded, mask=real)
     tl.store(used, tl.sum(padded, 0))
-    for b in range(0, blocks, BB):
-        places = (b + tl.arange(0, BB)) * BM
-        before = places[:, None] - ends[None, :] + 1  # experts that end before a block: positive
-        owner = tl.sum(tl.minimum(tl.maximum(before, 0), 1), 1)
-        mask = b + tl.arange(0, BB) < blocks
-        tl.store(owners + b + tl.arange(0, BB), tl.minimum(owner, E - 1), mask=mask)
 
 
 @triton.jit
 def align_place(
-    ids, counts, starts, order, places, ENTRIES, E, chunk, BE: tl.constexpr, SUB: tl.constexpr
-):
-    """One program, one chunk: every entry goes to its place, which places [entries] notes."""
+    ids, counts, starts, used, owners, order, places, ENTRIES, E, chunk, blocks, share,
+    BM: tl.constexpr, BE: tl.constexpr, SUB: tl.constexpr, BB: tl.constexpr,
+):  # fmt: skip
+    """One program, one chunk: every entry goes to its place, which places [entries] notes; and its
+    share of owners [blocks], each block's expert."""
     pid = tl.program_id(0)
     experts = tl.arange(0, BE)
     real = experts < E
     next_place = tl.load(starts + experts, mask=real, other=0)
+    ends = tl.load(starts + experts + 1, mask=experts + 1 < E, other=0)
+    ends = tl.where(experts + 1 < E, ends, tl.load(used))
+    until = tl.minimum((pid + 1) * share, blocks)
+    for b in range(pid * share, until, BB):
+        at = b + tl.arange(0, BB)
+        before = (at * BM)[:, None] - ends[None, :] + 1  # experts that end before it: positive
+        owner = tl.sum(tl.minimum(tl.maximum(before, 0), 1), 1)
+        tl.store(owners + at, tl.minimum(owner, E - 1), mask=at < until)
     next_place += tl.load(counts + pid * E + experts, mask=real, other=0)
     first = pid * chunk
     last = tl.minimum(first + chunk, ENTRIES)

@@ -194,7 +194,7 @@ def experts_specialized(
     ACTIVATION: gl.constexpr, GATED: gl.constexpr, TOPK: gl.constexpr,
 ):  # fmt: skip
     """x [M, K] in the experts' order, w [experts, N, K] with scales, if of 8 bits, [K/128, M] and
-    [experts, N/128, K/128]. BM is 128, BK 128 bytes, a tile has 256 columns; used[0] rows are there.
+    [experts, N/128, K/128]. BM is 128, BK 128 bytes, a tile has 256 columns; used[0] rows count.
     GATED: rows of w are gate's, then up's; a tile has 128 of each, and out is [M, N/2], with scales
     [N/256, M] if of 8 bits. TOPK: x's rows are tokens, with so many entries each, as x_scale's; 0:
     they are in order."""
