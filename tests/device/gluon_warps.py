@@ -83,6 +83,11 @@ class Warps(Language):
         }  # fmt: skip
 
     @staticmethod
+    def num_warps() -> int:
+        """Only of layouts, which say nothing here."""
+        return 1
+
+    @staticmethod
     def cdiv(a: Any, b: Any) -> Any:
         return -(-a // b)
 

@@ -39,8 +39,8 @@ def align(
         Launch(
             align_scan, (1, 1, 1),
             {"counts": "counts", "starts": "starts", "used": "used", "chunks": chunks,
-             "E": experts},
-            {"BM": rows, "BE": width, "CB": many},
+             "E": experts, **({"taken": "taken"} if inverse else {})},
+            {"BM": rows, "BE": width, "CB": many, **({} if inverse else {"taken": None})},
             num_warps=8 if many * width >= 2048 else 4, num_stages=1,
         ),
         Launch(
@@ -52,7 +52,9 @@ def align(
             num_warps=warps, num_stages=1,
         ),
     ]  # fmt: skip
-    noted = {"places": TensorSpec((entries,), "int32")} if inverse else {}
+    noted = {}
+    if inverse:
+        noted = {"places": TensorSpec((entries,), "int32"), "taken": TensorSpec((2,), "int32")}
     return launches, noted | {
         "counts": TensorSpec((chunks, experts), "int32"),
         "starts": TensorSpec((experts,), "int32"),

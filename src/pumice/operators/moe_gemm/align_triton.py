@@ -45,10 +45,10 @@ def align_count(
 
 @triton.jit
 def align_scan(
-    counts, starts, used, chunks, E, BM: tl.constexpr, BE: tl.constexpr, CB: tl.constexpr
+    counts, starts, used, taken, chunks, E, BM: tl.constexpr, BE: tl.constexpr, CB: tl.constexpr
 ):
     """One program: counts become the number of entries in chunks before; starts [E], each expert's
-    first place; used [1], places up to the last block's end."""
+    first place; used [1], places up to the last block's end; taken [2], zeros."""
     experts = tl.arange(0, BE)
     real = experts < E
     total = tl.zeros((BE,), dtype=tl.int32)
@@ -63,6 +63,8 @@ def align_scan(
     ends = tl.cumsum(padded, 0)
     tl.store(starts + experts, ends - padded, mask=real)
     tl.store(used, tl.sum(padded, 0))
+    if taken is not None:
+        tl.store(taken + tl.arange(0, 2), tl.zeros((2,), dtype=tl.int32))
 
 
 @triton.jit

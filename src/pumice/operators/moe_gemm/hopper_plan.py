@@ -109,6 +109,7 @@ def _product(problem: Problem, target: Target, config: Config, places: int, *, u
     topk = problem["ids"].shape[1] if up and config["gather"] else 0
     given: dict[str, Any] = {
         "x": x, "w": w, "out": out, "owners": "owners", "order": "order", "used": "used",
+        "taken": "taken",
         "M": places, "N": n, "K": k, "experts": experts, "entries": problem["ids"].elements,
         "stride_xm": k, "strips": cdiv(n, _WIDE),
     } | dict.fromkeys(("stride_sm", "stride_sk", "stride_tn", "stride_tk"), 0)  # fmt: skip

@@ -10,6 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy, mbarrier, tma
 
+from pumice.operators.flash_attention.hopper_tiles_triton import read_note, take_tile
 from pumice.operators.gemm.hopper_triton import after, async_load, tile_of
 from pumice.operators.gemm_fp8_block.hopper_results_triton import let_go
 from pumice.operators.gemm_fp8_block.hopper_tiles_triton import multiply_256
@@ -24,14 +25,23 @@ _begin_copy = (
 
 
 @gluon.jit
-def _filled(
-    groups, tile, tiles_m, strips, ROW: gl.constexpr, BM: gl.constexpr, GROUP_M: gl.constexpr
-):
-    """Whether a tile has rows from ROW on; if there are not so many tiles, whether the last has."""
-    _, order, entries = groups
-    last = gl.maximum(tiles_m * strips - 1, 0)
-    tile_m, _ = tile_of(gl.minimum(tile, last), tiles_m, strips, GROUP_M)
-    return gl.load(order + tile_m * BM + ROW) < entries
+def _tell(notes, note, index):
+    """Leaves note number `index` for those who multiply. There is room for two."""
+    lane: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    numbers, told, heard = notes
+    mbarrier.wait(heard.index(index % 2), index // 2 % 2 ^ 1)
+    numbers.index(index % 2).store(gl.zeros([32], gl.int32, lane) + note)
+    mbarrier.arrive(told.index(index % 2), count=1)
+
+
+@gluon.jit
+def _hear(notes, index):
+    """Note number `index`."""
+    numbers, told, heard = notes
+    mbarrier.wait(told.index(index % 2), index // 2 % 2)
+    note = read_note(numbers, index % 2)
+    mbarrier.arrive(heard.index(index % 2), count=1)
+    return note
 
 
 @gluon.jit
@@ -100,10 +110,13 @@ def _load(
 
 @gluon.jit
 def _producer(
-    x, w, scales, groups, ring, M, N, K, stride_xm, experts, tiles_m, strips,
+    x, w, scales, groups, ring, notes, taken, M, N, K, stride_xm, experts, tiles_m, strips,
     STAGES: gl.constexpr, GROUP_M: gl.constexpr, GATED: gl.constexpr, TOPK: gl.constexpr,
 ):  # fmt: skip
-    owners, _, _ = groups
+    """The warps that load. Tiles are taken as programs come to them: those that run together are
+    neighbours, whose rows of w then come from memory once. Programs that go through tiles of their
+    own drift apart, over the tiles whose second half is empty."""
+    owners, order, entries = groups
     BM: gl.constexpr = ring[0].shape[1]
     BK: gl.constexpr = ring[0].shape[2]
     lines: gl.constexpr = gl.NVMMASharedLayout(
@@ -115,20 +128,26 @@ def _producer(
         rows = tma.make_tensor_descriptor(x, [M, K], [stride_xm, 1], [64, BK], lines)
     stage = 0
     phase = 1
-    for tile in range(gl.program_id(0), tiles_m * strips, gl.num_programs(0)):
+    index = 0
+    tile = gl.program_id(0)
+    while tile < tiles_m * strips:
         tile_m, tile_n = tile_of(tile, tiles_m, strips, GROUP_M)
+        both = gl.load(order + tile_m * BM + 64) < entries
+        _tell(notes, tile * 2 + both.to(gl.int32), index)
         col0 = gl.load(owners + tile_m) * N + tile_n * (128 if GATED else 256)
-        both = _filled(groups, tile, tiles_m, strips, 64, BM, GROUP_M)
         stage, phase = _load(
             rows, stride_xm, w_rows, scales, groups, ring, both, tile_m * BM,
             col0, col0 + (N // 2 if GATED else 128), experts * N // 128 - 1, K, stage, phase,
             STAGES, TOPK,
         )  # fmt: skip
+        tile = take_tile(taken)
+        index += 1
+    _tell(notes, -1, index)
 
 
 @gluon.jit
 def _consumer(
-    ring, groups, out, out_scale, buffers, M, N, K, tiles_m, strips,
+    ring, notes, out, out_scale, buffers, M, N, K, tiles_m, strips,
     ROW: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr,
     GATED: gl.constexpr, GATHERED: gl.constexpr,
 ):  # fmt: skip
@@ -152,20 +171,15 @@ def _consumer(
     stage = 0
     phase = 0
     turn = 0
-    ahead = 0
-    if ROW > 0:
-        ahead = _filled(groups, gl.program_id(0), tiles_m, strips, ROW, BM, GROUP_M)
-    for tile in range(gl.program_id(0), tiles_m * strips, gl.num_programs(0)):
-        tile_m, tile_n = tile_of(tile, tiles_m, strips, GROUP_M)
+    index = 0
+    note = _hear(notes, index)
+    while note >= 0:
+        tile_m, tile_n = tile_of(note // 2, tiles_m, strips, GROUP_M)
         row0 = tile_m * BM + ROW
         col0 = tile_n * (128 if GATED else 256)
         mine = True
         if ROW > 0:
-            # Asked a tile ahead, so that nobody waits for the answer.
-            mine = ahead
-            ahead = _filled(
-                groups, tile + gl.num_programs(0), tiles_m, strips, ROW, BM, GROUP_M
-            )  # fmt: skip
+            mine = note % 2 == 1
         if mine:
             if s_smem is None:
                 stage, phase, late = multiply_whole(
@@ -182,13 +196,15 @@ def _consumer(
                 mbarrier.wait(full.index(stage), phase)
                 mbarrier.arrive(empty.index(stage), count=1)
                 stage, phase = after(stage, phase, STAGES)
+        index += 1
+        note = _hear(notes, index)
     let_go(late, place, True, 0)
     tma.store_wait(0)
 
 
 @gluon.jit
 def experts_specialized(
-    x, w, x_scale, w_scale, out, out_scale, owners, order, used, M, N, K, experts, entries,
+    x, w, x_scale, w_scale, out, out_scale, owners, order, used, taken, M, N, K, experts, entries,
     stride_xm, stride_sm, stride_sk, stride_tn, stride_tk, strips,
     BM: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
     ACTIVATION: gl.constexpr, GATED: gl.constexpr, TOPK: gl.constexpr,
@@ -197,7 +213,7 @@ def experts_specialized(
     [experts, N/128, K/128]. BM is 128, BK 128 bytes, a tile has 256 columns; used[0] rows count.
     GATED: rows of w are gate's, then up's; a tile has 128 of each, and out is [M, N/2], with scales
     [N/256, M] if of 8 bits. TOPK: x's rows are tokens, with so many entries each, as x_scale's; 0:
-    they are in order."""
+    they are in order. taken [2]: zeros, counters of tiles that programs took, of up and of down."""
     lines: gl.constexpr = gl.NVMMASharedLayout(
         swizzle_byte_width=128, element_bitwidth=1024 // BK, rank=2
     )
@@ -223,14 +239,24 @@ def experts_specialized(
     scales = (x_scale, w_scale, stride_sm, stride_sk, stride_tn, stride_tk)
     groups = (owners, order, entries)
     tiles_m = gl.load(used) // BM
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    numbers = gl.allocate_shared_memory(gl.int32, [2, 32], plain)
+    told = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    heard = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(told.index(i), count=1)
+        mbarrier.init(heard.index(i), count=2)
+    notes = (numbers, told, heard)
+    if not GATED:
+        taken += 1
     gl.warp_specialize(
         [
-            (_consumer, (ring, groups, out, out_scale, buffers, M, N, K, tiles_m, strips,
+            (_consumer, (ring, notes, out, out_scale, buffers, M, N, K, tiles_m, strips,
                          0, STAGES, GROUP_M, ACTIVATION, GATED, TOPK > 0)),
-            (_consumer, (ring, groups, out, out_scale, buffers, M, N, K, tiles_m, strips,
+            (_consumer, (ring, notes, out, out_scale, buffers, M, N, K, tiles_m, strips,
                          64, STAGES, GROUP_M, ACTIVATION, GATED, TOPK > 0)),
-            (_producer, (x, w, scales, groups, ring, M, N, K, stride_xm, experts, tiles_m, strips,
-                         STAGES, GROUP_M, GATED, TOPK)),
+            (_producer, (x, w, scales, groups, ring, notes, taken, M, N, K, stride_xm, experts,
+                         tiles_m, strips, STAGES, GROUP_M, GATED, TOPK)),
         ],
         [4, 4 if TOPK else 1],
         [232, 40],
