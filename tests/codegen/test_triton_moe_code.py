@@ -14,7 +14,7 @@ from pumice.targets import Target
 
 SOME = [t for t in GPU_TARGETS if t.name in ("gfx942", "gfx1100", "gfx1201", "sm_90")]
 (ROWS,) = triton_kernels_of("topk_softmax")
-GROUPED, _ = triton_kernels_of("moe_gemm")
+_, GROUPED = triton_kernels_of("moe_gemm")
 DEEPSEEK = (256, 8, 7168, 2048, "float8")
 QWEN = (128, 8, 2048, 768, "bfloat16")
 MATRIX = {"mfma": "v_mfma_", "wmma": "v_wmma_", "wgmma": "wgmma"}

@@ -17,7 +17,7 @@ ROUTER = get_spec("topk_softmax")
 (ROWS,) = triton_kernels_of("topk_softmax")
 ROUTINGS = ROUTER.cases(np.random.default_rng(7))
 EXPERTS = get_spec("moe_gemm")
-GROUPED, _ = triton_kernels_of("moe_gemm")
+_, GROUPED = triton_kernels_of("moe_gemm")
 MIXTURES = EXPERTS.cases(np.random.default_rng(7))
 
 

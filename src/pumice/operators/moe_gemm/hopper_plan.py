@@ -25,7 +25,7 @@ from pumice.targets import Target
 BM = 128
 _LINE = 128  # bytes of a row of a block of K: what the hardware swizzles
 _WIDE = 256  # columns of a tile; of gate and up half as many each
-_STAGES = 4
+_STAGES = {256: 4, 128: 6}  # that shared memory has room for, by columns
 _INT32 = 2**31
 _WARPS = 12  # four that load, of which one works, and two times four that multiply
 _REGISTERS = 168
@@ -68,8 +68,10 @@ class MoeSpecialized(MoeGrouped):
         able &= x.stride[0] * itemsize(dtype) % 16 == 0
         return [
             {"BM": BM, "BN": _WIDE, "BK": bk, "warps": _WARPS,
-             "stages": _STAGES, "registers": _REGISTERS, "group": group,
-             "gather": gather}
+             "stages": _STAGES[_WIDE], "registers": _REGISTERS, "group": group,
+             "gather": gather, "down": down}
+            for down in _STAGES
+            if down == _WIDE or dtype not in FP8
             for gather in ((1, 0) if able else (0,))
             for group in _GROUPS
         ]  # fmt: skip
@@ -83,18 +85,18 @@ class MoeSpecialized(MoeGrouped):
         places = most_blocks(entries, experts, BM) * BM
         launches, workspaces = align(entries, experts, BM, inverse=True)
         workspaces |= {
-            "sorted": TensorSpec((places, k), dtype),
             "h": TensorSpec((places, width), dtype),
             "y": TensorSpec((places, k), problem["out"].dtype),
             "descriptors": TensorSpec((target.compute_units, _DESCRIPTORS), "int8"),
         }
         if dtype in FP8:
-            workspaces |= {
-                "sorted_scale": TensorSpec((k // GROUP, places), "float32"),
-                "h_scale": TensorSpec((width // GROUP, places), "float32"),
-            }
+            workspaces["h_scale"] = TensorSpec((width // GROUP, places), "float32")
+        if not config["gather"]:
+            launches.append(_gather(problem, places))
+            workspaces["sorted"] = TensorSpec((places, k), dtype)
+            if dtype in FP8:
+                workspaces["sorted_scale"] = TensorSpec((k // GROUP, places), "float32")
         launches += [
-            *([] if config["gather"] else [_gather(problem, places)]),
             _product(problem, target, config, places, up=True),
             _product(problem, target, config, places, up=False),
             sum_of(problem, sorted_rows=True),
@@ -111,10 +113,11 @@ def _product(problem: Problem, target: Target, config: Config, places: int, *, u
         "x": x, "w": w, "out": out, "owners": "owners", "order": "order", "used": "used",
         "taken": "taken",
         "M": places, "N": n, "K": k, "experts": experts, "entries": problem["ids"].elements,
-        "stride_xm": k, "strips": cdiv(n, _WIDE),
+        "stride_xm": k, "strips": cdiv(n, config["down"]),
     } | dict.fromkeys(("stride_sm", "stride_sk", "stride_tn", "stride_tk"), 0)  # fmt: skip
     constants: dict[str, Any] = {
-        "BM": BM, "BK": config["BK"], "STAGES": config["stages"], "GROUP_M": config["group"],
+        "BM": BM, "BN": _WIDE if up else config["down"], "BK": config["BK"],
+        "STAGES": config["stages"] if up else _STAGES[config["down"]], "GROUP_M": config["group"],
         "ACTIVATION": str(problem.attrs.get("activation", "silu")) if up else "none",
         "GATED": up, "TOPK": topk,
     }  # fmt: skip

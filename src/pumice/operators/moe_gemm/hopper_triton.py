@@ -63,14 +63,16 @@ def _load(
     x, stride_xm, w, scales, groups, ring, both, row0, col0, more0, last, K, stage, phase,
     STAGES: gl.constexpr, TOPK: gl.constexpr,
 ):  # fmt: skip
-    """Fills buffers with a tile's rows of x, 128 of w from col0 on and 128 from more0 on, a block
-    of K each, and with their scales. x: a descriptor of 64 rows, of which a tile takes two or, not
-    `both`, the first; TOPK: a pointer, and rows are gathered. last: of w's blocks of scales."""
+    """Fills buffers with a tile's rows of x, 128 of w from col0 on and, where there is room for
+    them, 128 from more0 on, a block of K each, and with their scales. x: a descriptor of 64 rows,
+    which a tile takes twice or, not `both`, once; TOPK: a pointer, and rows are gathered. last: of
+    w's blocks of scales."""
     a_smem, b_smem, _, s_smem, t_smem, full, empty, _ = ring
     BM: gl.constexpr = a_smem.shape[1]
     BK: gl.constexpr = a_smem.shape[2]
     SCALES: gl.constexpr = s_smem is not None
     LINE: gl.constexpr = 128  # bytes of a row of a block of K
+    OF_W: gl.constexpr = b_smem.shape[1]
     if TOPK:
         x_at, real = _gathered(groups, row0, stride_xm, TOPK, BM, BK)
     if SCALES:
@@ -93,17 +95,18 @@ def _load(
         if TOPK:
             _begin_copy(a_smem.index(stage), x + k + x_at, mask=real)
             async_copy.mbarrier_arrive(bar, increment_count=False)
-            mbarrier.expect(bar, 256 * LINE)
+            mbarrier.expect(bar, OF_W * LINE)
         else:
             if SCALES:
                 async_copy.mbarrier_arrive(bar)
-            mbarrier.expect(bar, (256 + BM) * LINE, pred=both)
-            mbarrier.expect(bar, (256 + 64) * LINE, pred=both ^ True)
+            mbarrier.expect(bar, (OF_W + BM) * LINE, pred=both)
+            mbarrier.expect(bar, (OF_W + 64) * LINE, pred=both ^ True)
             async_load(x, [row0, k], bar, a_smem.index(stage).slice(0, 64, dim=0))
             rest = a_smem.index(stage).slice(64, 64, dim=0)
             async_load(x, [row0 + 64, k], bar, rest, pred=both)
         async_load(w, [col0, k], bar, b_smem.index(stage).slice(0, 128, dim=0))
-        async_load(w, [more0, k], bar, b_smem.index(stage).slice(128, 128, dim=0))
+        if OF_W > 128:
+            async_load(w, [more0, k], bar, b_smem.index(stage).slice(128, 128, dim=0))
         stage, phase = after(stage, phase, STAGES)
     return stage, phase
 
@@ -134,7 +137,7 @@ def _producer(
         tile_m, tile_n = tile_of(tile, tiles_m, strips, GROUP_M)
         both = gl.load(order + tile_m * BM + 64) < entries
         _tell(notes, tile * 2 + both.to(gl.int32), index)
-        col0 = gl.load(owners + tile_m) * N + tile_n * (128 if GATED else 256)
+        col0 = gl.load(owners + tile_m) * N + tile_n * (128 if GATED else ring[1].shape[1])
         stage, phase = _load(
             rows, stride_xm, w_rows, scales, groups, ring, both, tile_m * BM,
             col0, col0 + (N // 2 if GATED else 128), experts * N // 128 - 1, K, stage, phase,
@@ -152,9 +155,10 @@ def _consumer(
     GATED: gl.constexpr, GATHERED: gl.constexpr,
 ):  # fmt: skip
     """A group of four warps, which multiplies the 64 rows of every tile from ROW on."""
-    a_smem, _, _, s_smem, _, full, empty, _ = ring
+    a_smem, b_smem, _, s_smem, _, full, empty, _ = ring
     BM: gl.constexpr = a_smem.shape[1]
     BK: gl.constexpr = a_smem.shape[2]
+    BN: gl.constexpr = b_smem.shape[1]
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, BK // 4])
     BITS: gl.constexpr = 16 if out_scale is None else 8
     lines: gl.constexpr = gl.NVMMASharedLayout(
@@ -176,7 +180,7 @@ def _consumer(
     while note >= 0:
         tile_m, tile_n = tile_of(note // 2, tiles_m, strips, GROUP_M)
         row0 = tile_m * BM + ROW
-        col0 = tile_n * (128 if GATED else 256)
+        col0 = tile_n * (128 if GATED else BN)
         mine = True
         if ROW > 0:
             mine = note % 2 == 1
@@ -184,7 +188,7 @@ def _consumer(
             if s_smem is None:
                 stage, phase, late = multiply_whole(
                     ring, epilogue, place, place, late, row0, col0, col0, M, width, K, stage, phase,
-                    ROW, 256, 0, STAGES, ACTIVATION, True, GATED, GATHERED,
+                    ROW, BN, 0, STAGES, ACTIVATION, True, GATED, GATHERED,
                 )  # fmt: skip
             else:
                 stage, phase, turn, late = multiply_256(
@@ -206,11 +210,11 @@ def _consumer(
 def experts_specialized(
     x, w, x_scale, w_scale, out, out_scale, owners, order, used, taken, M, N, K, experts, entries,
     stride_xm, stride_sm, stride_sk, stride_tn, stride_tk, strips,
-    BM: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
-    ACTIVATION: gl.constexpr, GATED: gl.constexpr, TOPK: gl.constexpr,
+    BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
+    GROUP_M: gl.constexpr, ACTIVATION: gl.constexpr, GATED: gl.constexpr, TOPK: gl.constexpr,
 ):  # fmt: skip
     """x [M, K] in the experts' order, w [experts, N, K] with scales, if of 8 bits, [K/128, M] and
-    [experts, N/128, K/128]. BM is 128, BK 128 bytes, a tile has 256 columns; used[0] rows count.
+    [experts, N/128, K/128]. BM is 128, BK 128 bytes, BN 256, or 128 of 16 bits; used[0] rows count.
     GATED: rows of w are gate's, then up's; a tile has 128 of each, and out is [M, N/2], with scales
     [N/256, M] if of 8 bits. TOPK: x's rows are tokens, with so many entries each, as x_scale's; 0:
     they are in order. taken [2]: zeros, counters of tiles that programs took, of up and of down."""
@@ -218,7 +222,7 @@ def experts_specialized(
         swizzle_byte_width=128, element_bitwidth=1024 // BK, rank=2
     )
     a_smem = gl.allocate_shared_memory(x.dtype.element_ty, [STAGES, BM, BK], lines)
-    b_smem = gl.allocate_shared_memory(w.dtype.element_ty, [STAGES, 256, BK], lines)
+    b_smem = gl.allocate_shared_memory(w.dtype.element_ty, [STAGES, BN, BK], lines)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):

@@ -143,8 +143,8 @@ SPEC = OperatorSpec(
     tolerance={"float16": 2e-3, "bfloat16": 1e-2},
     cases=cases,
     triton_kernels=(
-        "pumice.operators.moe_gemm.triton_plan:MoeGrouped",
         "pumice.operators.moe_gemm.hopper_plan:MoeSpecialized",
+        "pumice.operators.moe_gemm.triton_plan:MoeGrouped",
     ),
     output_specs=output_specs,
     work=work,
