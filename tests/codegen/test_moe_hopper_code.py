@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from matmul_code import check_resources, problem_of
+from matmul_code import check_resources
 
 from pumice.operators.moe_gemm.hopper_plan import MoeSpecialized
 from pumice.operators.moe_gemm.spec import tensors
 from pumice.operators.registry import get_spec
 from pumice.operators.triton.build import build
-from pumice.operators.triton.plan import Problem, TensorSpec
+from pumice.operators.triton.plan import Problem, TensorSpec, make_problem
 from pumice.targets import GPU_TARGETS, get_target
 from pumice.tuning.gpu import choose_kernel, database
 
@@ -25,7 +25,7 @@ MIXTRAL = (8, 2, 4096, 14336, "bfloat16")
 def moe(tokens: int, *shape: int | str, **more: TensorSpec) -> Problem:
     experts, topk, k, f, dtype = shape
     inputs = tensors(tokens, int(experts), int(topk), int(k), int(f), str(dtype))
-    return problem_of(get_spec("moe_gemm"), {}, {**inputs, **more})
+    return make_problem(get_spec("moe_gemm"), {}, {**inputs, **more})
 
 
 @pytest.mark.parametrize("gather", [0, 1])
