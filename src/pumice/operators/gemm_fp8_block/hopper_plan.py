@@ -18,7 +18,7 @@ from pumice.targets import Target
 BM = 128
 BK = 128
 _GROUP = 8
-_WARPS = 12  # four that load, of which one works, and two times four that multiply
+_WARPS = 12  # four that load, of which two work, and two times four that multiply
 _REGISTERS = 168  # of a lane, that is all that a unit has; groups of warps trade theirs
 _DESCRIPTOR = 128  # bytes; every program makes those of x and w, and each group its own of out
 _LEAST_ROWS = 129

@@ -2,8 +2,7 @@
 """How a group of four warps ends a tile of 8-bit products on Hopper.
 
 Results are scaled, rounded and put in shared memory, from where the tensor memory accelerator takes
-them while the next tile is multiplied. `epilogue` is (bias, residual, out, stride_rm, stride_om,
-x_scale, w_scale, x_step, w_step): scales of whole rows and how far apart they are, 0 for one scale.
+them while the next tile is multiplied. `epilogue` is (bias, residual, out, stride_rm, stride_om).
 """
 
 from triton.experimental import gluon
@@ -26,24 +25,45 @@ def wait_full(full, stage, phase, GATHERED: gl.constexpr):
 
 
 @gluon.jit
-def _scaled(y, epilogue, row0, col0, M, N):
+def _factor(scale, at, count, KIND: gl.constexpr, SIZE: gl.constexpr):
+    lane: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    STEP: gl.constexpr = 1 if KIND == "each" else 0
+    if KIND == "none":
+        found = gl.full([SIZE], 1.0, gl.float32, lane)
+    else:
+        near = at + gl.arange(0, SIZE, lane)
+        found = gl.load(scale + near * STEP, mask=near < count, other=0.0)
+    return found
+
+
+@gluon.jit
+def factors_of(
+    scales, row0, col0, more0, M, N,
+    MORE: gl.constexpr, X_SCALE: gl.constexpr, W_SCALE: gl.constexpr,
+):  # fmt: skip
+    """Scales of a group's 64 rows, of 128 columns and of MORE: loads that begin before a tile is
+    multiplied, for what comes after it. X_SCALE, W_SCALE: as in `gemm_tile`."""
+    x_scale, w_scale, _, _, _, _ = scales
+    rows = _factor(x_scale, row0, M, X_SCALE, 64)
+    left = _factor(w_scale, col0, N, W_SCALE, 128)
+    return rows, left, _factor(w_scale, more0, N, W_SCALE, MORE)
+
+
+@gluon.jit
+def _scaled(y, rows, columns):
     """Sums in float32, times the scales of their rows of x and of w."""
-    _, _, _, _, _, x_scale, w_scale, x_step, w_step = epilogue
     y = y.to(gl.float32)
-    if x_scale is not None:
-        rows = row0 + gl.arange(0, y.shape[0], gl.SliceLayout(1, y.type.layout))
-        y *= gl.load(x_scale + rows * x_step, mask=rows < M, other=0.0)[:, None]
-    if w_scale is not None:
-        cols = col0 + gl.arange(0, y.shape[1], gl.SliceLayout(0, y.type.layout))
-        y *= gl.load(w_scale + cols * w_step, mask=cols < N, other=0.0)[None, :]
+    if rows is not None:
+        y *= gl.convert_layout(rows, gl.SliceLayout(1, y.type.layout))[:, None]
+        y *= gl.convert_layout(columns, gl.SliceLayout(0, y.type.layout))[None, :]
     return y
 
 
 @gluon.jit
-def _finish(y, epilogue, row0, col0, M, N, ACTIVATION: gl.constexpr):
+def _finish(y, epilogue, rows, columns, col0, N, ACTIVATION: gl.constexpr):
     """Scales, bias, activation and rounding of results that leave by way of shared memory."""
-    bias, _, out, _, _, _, _, _, _ = epilogue
-    y = _scaled(y, epilogue, row0, col0, M, N)
+    bias, _, out, _, _ = epilogue
+    y = _scaled(y, rows, columns)
     if bias is not None:
         near = col0 + gl.arange(0, y.shape[1], gl.SliceLayout(0, y.type.layout))
         y += gl.load(bias + near, mask=near < N, other=0.0).to(gl.float32)[None, :]
@@ -64,15 +84,16 @@ def _leave(y, place, row0, col0, PENDING: gl.constexpr):
 
 @gluon.jit
 def end_tile(
-    y, late, epilogue, place, row0, col0, M, N, ACTIVATION: gl.constexpr, STAGED: gl.constexpr
-):
+    y, late, epilogue, rows, columns, place, row0, col0, M, N,
+    ACTIVATION: gl.constexpr, STAGED: gl.constexpr,
+):  # fmt: skip
     """A tile's last sums: finished, to leave when the next tile's first multiplication has begun.
     Without STAGED (a residual, or rows of out out of the accelerator's reach) the group stores."""
-    bias, residual, out, stride_rm, stride_om, _, _, _, _ = epilogue
+    bias, residual, out, stride_rm, stride_om = epilogue
     if STAGED:
-        late = (_finish(y, epilogue, row0, col0, M, N, ACTIVATION), row0, col0, 1)
+        late = (_finish(y, epilogue, rows, columns, col0, N, ACTIVATION), row0, col0, 1)
     else:
-        y = _scaled(y, epilogue, row0, col0, M, N)
+        y = _scaled(y, rows, columns)
         store_tile(y, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
     return late
 
@@ -94,15 +115,15 @@ def end_gated(gate, up, epilogue, row0, col0, M, ACTIVATION: gl.constexpr):
 
 @gluon.jit
 def leave_now(
-    y, epilogue, place, row0, col0, M, N,
+    y, epilogue, rows, columns, place, row0, col0, M, N,
     ACTIVATION: gl.constexpr, STAGED: gl.constexpr, PENDING: gl.constexpr,
 ):  # fmt: skip
     """Sums that are done while others of the tile are multiplied: they leave at once."""
-    bias, residual, out, stride_rm, stride_om, _, _, _, _ = epilogue
+    bias, residual, out, stride_rm, stride_om = epilogue
     if STAGED:
-        _leave(_finish(y, epilogue, row0, col0, M, N, ACTIVATION), place, row0, col0, PENDING)
+        _leave(_finish(y, epilogue, rows, columns, col0, N, ACTIVATION), place, row0, col0, PENDING)
     else:
-        y = _scaled(y, epilogue, row0, col0, M, N)
+        y = _scaled(y, rows, columns)
         store_tile(y, bias, residual, out, row0, col0, M, N, stride_rm, stride_om, ACTIVATION)
 
 

@@ -72,12 +72,13 @@ def _pass(turn, part, blocks, ROW: gl.constexpr, STAGES: gl.constexpr, SKEW: gl.
 
 @gluon.jit
 def multiply_128(
-    ring, epilogue, place, late, row0, col0, M, N, K, stage, phase, turn_phase,
+    ring, epilogue, factors, place, late, row0, col0, M, N, K, stage, phase, turn_phase,
     ROW: gl.constexpr, STAGES: gl.constexpr, SKEW: gl.constexpr, ACTIVATION: gl.constexpr,
     STAGED: gl.constexpr,
 ):  # fmt: skip
     """128 columns: two sets of sums in turns, one being added while the other fills."""
     a_smem, b_smem, _, s_smem, t_smem, full, empty, turn = ring
+    rows, left, _ = factors
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
     last = gl.cdiv(K, 128) - 1
     acc = gl.zeros([64, 128], gl.float32, mma)
@@ -127,19 +128,21 @@ def multiply_128(
     else:
         mbarrier.arrive(before, count=1)
         acc += sums0 * r0[:, None]
-    late = end_tile(acc, late, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED)
+    late = end_tile(acc, late, epilogue, rows, left, place, row0, col0, M, N, ACTIVATION, STAGED)
     return stage, phase, turn_phase, late
 
 
 @gluon.jit
 def multiply_192(
-    ring, epilogue, place, small, late, row0, col0, more0, M, N, K, stage, phase, turn_phase,
+    ring, epilogue, factors, place, small, late, row0, col0, more0,
+    M, N, K, stage, phase, turn_phase,
     ROW: gl.constexpr, STAGES: gl.constexpr, SKEW: gl.constexpr, ACTIVATION: gl.constexpr,
     STAGED: gl.constexpr,
 ):  # fmt: skip
     """128 columns from col0 on and 64 from more0 on: each part's sums are added while the other's
     fill."""
     a_smem, b_smem, c_smem, s_smem, t_smem, full, empty, turn = ring
+    rows, left, right = factors
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
     half: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 32])
     last = gl.cdiv(K, 128) - 1
@@ -173,18 +176,18 @@ def multiply_192(
     r1 = _scale(s_smem, t_smem, stage, ROW, 1, half)
     acc += sums * r0[:, None]
     acc, sums = warpgroup_mma_wait(1, deps=(acc, sums))
-    leave_now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
+    leave_now(acc, epilogue, rows, left, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
     few = warpgroup_mma_wait(0, deps=(few,))
     mbarrier.arrive(empty.index(stage), count=1)
     stage, phase = after(stage, phase, STAGES)
     more += few * r1[:, None]
-    late = end_tile(more, late, epilogue, small, row0, more0, M, N, ACTIVATION, STAGED)
+    late = end_tile(more, late, epilogue, rows, right, small, row0, more0, M, N, ACTIVATION, STAGED)
     return stage, phase, turn_phase, late
 
 
 @gluon.jit
 def multiply_256(
-    ring, epilogue, place, late, row0, col0, M, N, K, stage, phase, turn_phase,
+    ring, epilogue, factors, place, late, row0, col0, M, N, K, stage, phase, turn_phase,
     ROW: gl.constexpr, STAGES: gl.constexpr, SKEW: gl.constexpr, ACTIVATION: gl.constexpr,
     STAGED: gl.constexpr, GATED: gl.constexpr = False, GATHERED: gl.constexpr = False,
 ):  # fmt: skip
@@ -192,6 +195,7 @@ def multiply_256(
     multiplies. The first half leaves while the last block's second half is multiplied, or, GATED,
     is what gates that one (`end_gated`). GATHERED: see `wait_full`."""
     a_smem, b_smem, _, s_smem, t_smem, full, empty, turn = ring
+    rows, left, right = factors
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 32])
     blocks = gl.cdiv(K, 128)
     last = blocks - 1
@@ -228,7 +232,7 @@ def multiply_256(
     acc0, sums = warpgroup_mma_wait(0, deps=(acc0, sums))
     sums = _start(a_smem, b_smem, sums, stage, ROW, 128)
     if not GATED:
-        leave_now(acc0, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
+        leave_now(acc0, epilogue, rows, left, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
     sums = warpgroup_mma_wait(0, deps=(sums,))
     mbarrier.arrive(empty.index(stage), count=1)
     acc1 += sums * r1[:, None]
@@ -236,5 +240,7 @@ def multiply_256(
     if GATED:
         late = end_gated(acc0, acc1, epilogue, row0, col0, M, ACTIVATION)
     else:
-        late = end_tile(acc1, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
+        late = end_tile(
+            acc1, late, epilogue, rows, right, place, row0, col0 + 128, M, N, ACTIVATION, STAGED
+        )
     return stage, phase, turn_phase, late

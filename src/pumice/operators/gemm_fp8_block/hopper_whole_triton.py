@@ -40,7 +40,7 @@ def _halves(acc, mma: gl.constexpr):
 
 @gluon.jit
 def multiply_whole(
-    ring, epilogue, place, small, late, row0, col0, more0, M, N, K, stage, phase,
+    ring, epilogue, factors, place, small, late, row0, col0, more0, M, N, K, stage, phase,
     ROW: gl.constexpr, COLUMNS: gl.constexpr, MORE: gl.constexpr, STAGES: gl.constexpr,
     ACTIVATION: gl.constexpr, STAGED: gl.constexpr, GATED: gl.constexpr = False,
     GATHERED: gl.constexpr = False,
@@ -48,6 +48,7 @@ def multiply_whole(
     """COLUMNS columns from col0 on, 128 or 256, and MORE, 0 or 64, from more0 on. GATED: 128 of
     the 256 are gate's, the others up's (`end_gated`). GATHERED: see `wait_full`."""
     a_smem, b_smem, c_smem, _, _, full, empty, _ = ring
+    rows, left, right = factors
     BK: gl.constexpr = a_smem.shape[2]
     kind: gl.constexpr = gl.int32 if a_smem.dtype == gl.int8 else gl.float32
     # Triton has no instruction for 256 columns of integers.
@@ -84,16 +85,23 @@ def multiply_whole(
         more = warpgroup_mma_wait(0, deps=(more,))
     mbarrier.arrive(before, count=1)
     if MORE:
-        leave_now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
-        late = end_tile(more, late, epilogue, small, row0, more0, M, N, ACTIVATION, STAGED)
+        leave_now(acc, epilogue, rows, left, place, row0, col0, M, N, ACTIVATION, STAGED, 1)
+        late = end_tile(
+            more, late, epilogue, rows, right, small, row0, more0, M, N, ACTIVATION, STAGED
+        )
     elif COLUMNS == 256:
         part: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, BK // 4])
         acc, last = _halves(acc, part)
         if GATED:
             late = end_gated(acc, last, epilogue, row0, col0, M, ACTIVATION)
         else:
-            leave_now(acc, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
-            late = end_tile(last, late, epilogue, place, row0, col0 + 128, M, N, ACTIVATION, STAGED)
+            leave_now(acc, epilogue, rows, left, place, row0, col0, M, N, ACTIVATION, STAGED, 0)
+            late = end_tile(
+                last, late, epilogue, rows, right, place, row0, col0 + 128, M, N,
+                ACTIVATION, STAGED,
+            )  # fmt: skip
     else:
-        late = end_tile(acc, late, epilogue, place, row0, col0, M, N, ACTIVATION, STAGED)
+        late = end_tile(
+            acc, late, epilogue, rows, left, place, row0, col0, M, N, ACTIVATION, STAGED
+        )
     return stage, phase, late

@@ -165,7 +165,8 @@ def _consumer(
         swizzle_byte_width=128, element_bitwidth=BITS, rank=2
     )
     width = N
-    epilogue = (None, None, out, 0, N, None, None, 0, 0)
+    whole = (None, None, None)  # no scales of whole rows
+    epilogue = (None, None, out, 0, N)
     if GATED:
         width = N // 2
         epilogue = (out, out_scale)
@@ -187,12 +188,13 @@ def _consumer(
         if mine:
             if s_smem is None:
                 stage, phase, late = multiply_whole(
-                    ring, epilogue, place, place, late, row0, col0, col0, M, width, K, stage, phase,
+                    ring, epilogue, whole, place, place, late, row0, col0, col0,
+                    M, width, K, stage, phase,
                     ROW, BN, 0, STAGES, ACTIVATION, True, GATED, GATHERED,
                 )  # fmt: skip
             else:
                 stage, phase, turn, late = multiply_256(
-                    ring, epilogue, place, late, row0, col0, M, width, K, stage, phase, turn,
+                    ring, epilogue, whole, place, late, row0, col0, M, width, K, stage, phase, turn,
                     ROW, STAGES, 0, ACTIVATION, True, GATED, GATHERED,
                 )  # fmt: skip
         else:
