@@ -51,12 +51,17 @@ def test_code(label: str, splits: int, most: int) -> None:
     assert len(re.findall(r"\tsetmaxnreg\.", text)) >= 4
     assert "cp.async.bulk.tensor.4d.shared" in text, "the cache by the copy engine"
     assert "ld.global" not in text.split("wgmma")[1], "and no other way"
-    # Both groups: four products of a near quarter, four of a far one, then the wait for the first
-    # four; logits wait for all of 576 columns.
-    steps = re.findall(r"\t(wgmma\.mma_async\S+m64n\d+|wgmma\.wait_group\S* \d)", text)
-    kinds = "".join({"n64": "q", "128": "v"}[s[-3:]] if "mma_async" in s else s[-1] for s in steps)
+    # Groups of outputs: four products of a near quarter, four of a far one, then the wait for the
+    # first four. That of logits: the far half of the next block's products is under way while it
+    # takes exponentials.
+    steps = re.findall(r"\t(wgmma\.mma_async\S+m64n\d+|wgmma\.wait_group\S* \d|ex2)", text)
+    kinds = "".join(
+        "e" if s == "ex2" else {"n64": "q", "128": "v"}[s[-3:]] if "mma_async" in s else s[-1]
+        for s in steps
+    )
     assert len(re.findall(r"v{8}10", kinds)) == 2, kinds
     assert len(re.findall(r"q{36}0", kinds)) == 1, kinds
+    assert len(re.findall(r"q{16}e{32,}q{20}0", kinds)) == 1, kinds
 
 
 def test_reasons() -> None:

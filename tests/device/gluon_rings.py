@@ -72,10 +72,17 @@ class Attention(Warps):
         tma = SimpleNamespace(make_tensor_descriptor=Descriptor)
         return names | {
             "tma": tma, "COLUMNS": COLUMNS, "CONSUMERS": 2, "copy_shared": self.copy_shared,
-            "reinterpret": lambda ring, dtype, shape, layout: Boxes(ring, shape),
+            "reinterpret": self.reinterpret,
             "fresh": lambda values: values, "kept": lambda parameter, start: parameter,
             "advance": self.advance, "await_turn": lambda _: None, "give_turn": lambda _: None,
         }  # fmt: skip
+
+    @staticmethod
+    def reinterpret(ring: Ring, dtype: Any, shape: Any, layout: Any) -> Any:
+        if shape[-1] == COLUMNS:
+            return Boxes(ring, shape)
+        count = math.prod(int(n) for n in shape)
+        return Ring(ring.values.reshape(-1).view(dtype)[:count].reshape(shape))
 
     @staticmethod
     def advance(slot: Any, phase: Any, stages: int) -> tuple[Any, Any]:

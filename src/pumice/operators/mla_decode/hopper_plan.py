@@ -24,7 +24,7 @@ _KEYS = 64  # at a time
 _ROPE = 64  # columns of a row behind the latent's
 _REGISTERS = 168  # of a thread that accumulates; those of the copying warp have 24
 _SHARE = 128  # registers of a thread when all have as many; groups of warps trade theirs
-_DESCRIPTORS = 2 * 128  # bytes: of q and the cache, which every program makes for itself
+_DESCRIPTOR = 128  # bytes: of the cache, which every program makes for itself
 _BLOCKS = 1 << 30  # of a cache, at most: plans know its strides and not its size
 
 
@@ -82,7 +82,7 @@ class MlaDecodeHopper:
                 "stride_qs": q.stride[0], "stride_qh": q.stride[1],
                 "stride_cb": cache.stride[0], "stride_cn": cache.stride[1],
                 "stride_table": problem["block_table"].stride[0],
-                "sequences": sequences, "heads": heads, "head_blocks": head_blocks,
+                "heads": heads, "head_blocks": head_blocks,
                 "cache_blocks": _BLOCKS,
                 "scale": float(problem.attrs.get("scale", dim**-0.5)) * LOG2_E,
             },
@@ -96,7 +96,7 @@ class MlaDecodeHopper:
             options={"cuda": {"maxnreg": _SHARE}},
             scratch="descriptors",
         )  # fmt: skip
-        workspaces |= {"descriptors": TensorSpec((grid, _DESCRIPTORS), "int8")}
+        workspaces |= {"descriptors": TensorSpec((grid, _DESCRIPTOR), "int8")}
         if splits == 1:
             return Plan((launch,), workspaces)
         return Plan((launch, combine_launch(out, splits, begins_early(target))), workspaces)
