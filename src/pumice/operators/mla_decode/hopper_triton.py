@@ -95,19 +95,9 @@ def begin_logits(q_far_0, q_far_1, far_0, far_1, bar, far, phase, zero):
 
 @gluon.jit
 def finish_logits(
-    s,
-    q_near,
-    q_rope,
-    near_0,
-    near_1,
-    rope,
-    near_full,
-    rope_full,
-    rope_empty,
-    near,
-    phase,
+    s, q_near, q_rope, near_0, near_1, rope, near_full, rope_full, rope_empty, near, phase,
     rope_phase,
-):
+):  # fmt: skip
     """Those of the near ones and of the rest."""
     mbarrier.wait(near_full.index(near), phase)
     s = warpgroup_mma(q_near.index(0), near_0.index(near).permute((1, 0)), s, is_async=True)
