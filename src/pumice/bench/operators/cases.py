@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -111,6 +112,11 @@ def to_float64(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.double().cpu().numpy())
 
 
+def _part(result: CaseResult) -> float:
+    """Of the tolerance; integers have none."""
+    return result.error / result.tolerance if result.tolerance else (result.error and math.inf)
+
+
 def run_cases(
     operators: Iterable[str], target: Target, most: int, say: Callable[[str], None]
 ) -> list[CaseResult]:
@@ -156,7 +162,7 @@ def run_cases(
                                    passed, text)
                     )  # fmt: skip
         mine = found[before:]
-        worst = max((r.error / r.tolerance for r in mine if r.error == r.error), default=0.0)
+        worst = max((_part(r) for r in mine if r.error == r.error), default=0.0)
         say(f"{operator}: {sum(r.passed for r in mine)} of {len(mine)} passed, "
             f"worst error {worst:.2f} of its tolerance")  # fmt: skip
     return found

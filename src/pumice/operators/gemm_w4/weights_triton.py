@@ -161,7 +161,8 @@ def _less_minimum(word, scale, minimum, CODE: tl.constexpr, BRAIN: tl.constexpr)
                 v6.to(tl.float32).to(tl.bfloat16),
                 v7.to(tl.float32).to(tl.bfloat16),
             )
-        return v0, v1, v2, v3, v4, v5, v6, v7
+        else:  # an `else`, as what follows a return would be compiled, too
+            return v0, v1, v2, v3, v4, v5, v6, v7
     else:
         return (
             _one_less(word, scale, minimum, BRAIN),
