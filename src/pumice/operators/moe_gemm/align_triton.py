@@ -44,14 +44,13 @@ def align_count(
 
 
 @triton.jit
-def align_scan(
-    counts, starts, used, taken, chunks, E, BM: tl.constexpr, BE: tl.constexpr, CB: tl.constexpr
-):
-    """One program: counts become the number of entries in chunks before; starts [E], each expert's
-    first place; used [1], places up to the last block's end; taken [2], zeros."""
-    experts = tl.arange(0, BE)
+def align_scan(counts, totals, taken, chunks, E, CB: tl.constexpr, EB: tl.constexpr):
+    """One program, EB experts: counts become the number of entries in chunks before; totals [E],
+    each expert's entries; taken [2], zeros."""
+    pid = tl.program_id(0)
+    experts = pid * EB + tl.arange(0, EB)
     real = experts < E
-    total = tl.zeros((BE,), dtype=tl.int32)
+    total = tl.zeros((EB,), dtype=tl.int32)
     for c in range(0, chunks, CB):
         rows = c + tl.arange(0, CB)
         mask = (rows < chunks)[:, None] & real[None, :]
@@ -59,34 +58,33 @@ def align_scan(
         tile = tl.load(at, mask=mask, other=0)
         tl.store(at, tl.cumsum(tile, 0) - tile + total[None, :], mask=mask)
         total += tl.sum(tile, 0)
-    padded = (total + BM - 1) // BM * BM
-    ends = tl.cumsum(padded, 0)
-    tl.store(starts + experts, ends - padded, mask=real)
-    tl.store(used, tl.sum(padded, 0))
+    tl.store(totals + experts, total, mask=real)
     if taken is not None:
-        tl.store(taken + tl.arange(0, 2), tl.zeros((2,), dtype=tl.int32))
+        two = tl.arange(0, 2)
+        tl.store(taken + two, tl.zeros((2,), dtype=tl.int32), mask=two < 2 * (pid == 0))
 
 
 @triton.jit
 def align_place(
-    ids, counts, starts, used, owners, order, places, ENTRIES, E, chunk, blocks, share,
+    ids, counts, totals, used, owners, order, places, ENTRIES, E, chunk, blocks, share,
     BM: tl.constexpr, BE: tl.constexpr, SUB: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
     """One program, one chunk: every entry goes to its place, which places [entries] notes; and its
-    share of owners [blocks], each block's expert."""
+    share of owners [blocks], each block's expert. used [1]: places up to the last block's end."""
     pid = tl.program_id(0)
     experts = tl.arange(0, BE)
     real = experts < E
-    next_place = tl.load(starts + experts, mask=real, other=0)
-    ends = tl.load(starts + experts + 1, mask=experts + 1 < E, other=0)
-    ends = tl.where(experts + 1 < E, ends, tl.load(used))
+    padded = (tl.load(totals + experts, mask=real, other=0) + BM - 1) // BM * BM
+    ends = tl.cumsum(padded, 0)
+    if pid == 0:
+        tl.store(used, tl.sum(padded, 0))
     until = tl.minimum((pid + 1) * share, blocks)
     for b in range(pid * share, until, BB):
         at = b + tl.arange(0, BB)
         before = (at * BM)[:, None] - ends[None, :] + 1  # experts that end before it: positive
         owner = tl.sum(tl.minimum(tl.maximum(before, 0), 1), 1)
         tl.store(owners + at, tl.minimum(owner, E - 1), mask=at < until)
-    next_place += tl.load(counts + pid * E + experts, mask=real, other=0)
+    next_place = ends - padded + tl.load(counts + pid * E + experts, mask=real, other=0)
     first = pid * chunk
     last = tl.minimum(first + chunk, ENTRIES)
     for at in range(first, last, SUB):
