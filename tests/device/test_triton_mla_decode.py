@@ -27,6 +27,19 @@ def test_cases(index: int, name: str, splits: int) -> None:
     assert relative_error(got, SPEC.reference(attrs, inputs)["out"]) < limit
 
 
+def test_many_shares() -> None:
+    """Few rows of many shares: their columns are combined by several programs, most of the shares
+    are empty."""
+    attrs, inputs = CASES[0]
+    target = TARGETS["sm_90"]
+    problem = make_problem(SPEC, attrs, inputs)
+    config = {**KERNEL.configs(problem, target)[0], "SPLITS": 32}
+    assert KERNEL.plan(problem, target, config).launches[1].grid == (2 * 8, 2, 1)
+    got = run_case(SPEC, KERNEL, attrs, inputs, target, config)["out"]
+    limit = SPEC.tolerance[inputs["q"].dtype.name]
+    assert relative_error(got, SPEC.reference(attrs, inputs)["out"]) < limit
+
+
 def test_refusals() -> None:
     attrs, inputs = CASES[0]
     problem = make_problem(SPEC, attrs, inputs)
