@@ -11,6 +11,7 @@ from pumice.bench.operators.measure import OTHER_RESULT
 from pumice.errors import UsageError
 
 MARKERS = "osD^vP*X"
+ROOM = 2.0  # lines below the last for the legend
 EIGHT_BITS = 2  # times the bfloat16 peak, of matrix units that take 8-bit operands
 Rows = Sequence[dict[str, Any]]
 
@@ -134,5 +135,5 @@ def _same(name: str) -> bool:
 def _lines(axes: Any, operators: Sequence[str]) -> None:
     """A line for each operator, the first on top."""
     axes.set_yticks(range(len(operators)), operators)
-    axes.set_ylim(len(operators) - 0.5, -0.5)
+    axes.set_ylim(len(operators) + ROOM, -0.5)
     axes.grid(True, alpha=0.3)
