@@ -29,12 +29,21 @@ from pumice.verify.runner import Runner
 from pumice.verify.verify import SEED, Case, case_at
 
 ARCHS = ("gfx1100", "gfx942", "gfx1201")
-# Kernel → cases whose machine code takes two seconds or more to compile: one card runs each.
+# Kernel → cases whose machine code takes 1.2 seconds or more to compile: one card runs each.
 IN_TURNS: dict[str, tuple[int, ...]] = {
+    "batched_gemm.triton.gemv": (0,),
+    "batched_gemm.triton.split_k": (2,),
+    "batched_gemm.triton.tiled": (2,),
     "decode_attention.triton.split": (0, 2, 4, 5, 6, 7),
+    "fused_w4.triton.persistent": (5, 7),
     "gemm.triton.gemv": (0, 9),
+    "gemm.triton.tiled": (7,),
     "gemm_fp8.triton.gemv": (0, 3, 8, 9),
-    "gemm_fp8_block.triton.gemv": (0, 3, 8),
+    "gemm_fp8.triton.split_k": (2, 4, 8),
+    "gemm_fp8.triton.tiled": (6, 7, 8, 10),
+    "gemm_fp8_block.triton.gemv": (0, 3, 7, 8),
+    "gemm_fp8_block.triton.split_k": (2, 3, 6, 7, 8),
+    "gemm_fp8_block.triton.tiled": (0, 2, 3, 5, 8),
     "gemm_int8.triton.gemv": (0, 3, 9),
     "gemm_int8.triton.tiled": (0,),
     "gemm_w4.triton.tiled": (10,),
