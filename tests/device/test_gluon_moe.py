@@ -12,9 +12,8 @@ from gluon_numpy import run
 from gluon_warps import Warps
 from triton_harness import interpret, make_problem, poisoned, relative_error, to_numpy, to_torch
 
-from pumice.dtypes import numpy_dtype
 from pumice.operators.moe_gemm.hopper_plan import MoeSpecialized
-from pumice.operators.moe_gemm.spec import SPEC, tensors
+from pumice.operators.moe_gemm.spec import SPEC, tensors, values_of
 from pumice.operators.triton.plan import Launch, Plan, Problem
 from pumice.targets import get_target
 
@@ -27,14 +26,7 @@ def _inputs(
 ) -> dict[str, np.ndarray]:
     """favour: how much likelier the first experts are; 0 for all alike."""
     rng = np.random.default_rng(tokens * k + f)
-    inputs: dict[str, np.ndarray] = {}
-    for name, spec in tensors(tokens, experts, topk, k, f, dtype).items():
-        if spec.dtype == "float32":
-            inputs[name] = rng.random(spec.shape, np.float32) / 9 + np.float32(0.05)
-        elif name != "ids":
-            values = rng.standard_normal(spec.shape, np.float32)
-            values /= np.float32(1.0 if name == "x" or "8" in dtype else spec.shape[-1] ** 0.5)
-            inputs[name] = values.astype(numpy_dtype(dtype))
+    inputs = values_of(tensors(tokens, experts, topk, k, f, dtype), rng)
     scores = rng.random((tokens, experts), np.float32) - favour * np.arange(experts)
     ids = np.argsort(-scores, axis=1)[:, :topk].astype(np.int32)
     if tokens > 4:

@@ -73,7 +73,7 @@ def test_a_call_that_is_remembered_is_only_launched(monkeypatch: pytest.MonkeyPa
     log: list[Any] = []
     x, w = torch.zeros(4, 16), torch.zeros(8, 16)
     recipes.remember(recipes.signature("gemm", {"x": x, "w": w}, {}, {}), recipe(log))
-    monkeypatch.setattr(dispatch, "_given", None)  # would be called to look at the tensors
+    monkeypatch.setattr(dispatch, "given_tensors", None)  # would be called to look at the tensors
     found = dispatch.call("gemm", {"x": x, "w": w, "bias": None}, {})
     assert set(found) == {"out", "x"} and log[0]["w"] is w
     with pytest.raises(TypeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -29,12 +29,16 @@ _ALIASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # torch.ops.pumice's 
 tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
 
 
-def _given(name: str, tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """The tensors that are there, all on one device, with places in memory."""
-    found = {one: tensor for one, tensor in tensors.items() if tensor is not None}
+def given_tensors(
+    name: str, tensors: Mapping[str, Any], optional: Collection[str] = ()
+) -> dict[str, torch.Tensor]:
+    """The tensors that are there, all on one device, with places in memory. optional: those that
+    may be None, for what an error says."""
+    found: dict[str, Any] = {one: t for one, t in tensors.items() if t is not None}
     for one, tensor in found.items():
         if not isinstance(tensor, torch.Tensor):
-            raise UsageError(f"{name}: {one} is a {type(tensor).__name__}; allowed: a tensor")
+            allowed = "a tensor or None" if one in optional else "a tensor"
+            raise UsageError(f"{name}: {one} is a {type(tensor).__name__}; allowed: {allowed}")
         if tensor.layout != torch.strided or tensor.is_nested:
             layout = "nested" if tensor.is_nested else str(tensor.layout)
             raise UsageError(f"{name}: {one} has the layout {layout}; allowed: torch.strided")
@@ -81,7 +85,7 @@ def check(
     name: str, operator: str, tensors: Mapping[str, torch.Tensor | None], attrs: Mapping[str, Any]
 ) -> None:
     """UsageError for tensors that cannot be an operator's, on whichever device."""
-    given = _given(name, tensors)
+    given = given_tensors(name, tensors)
     _checked(_problem(name, operator, attrs, {one: spec_of(t) for one, t in given.items()}), name)
 
 
@@ -124,7 +128,7 @@ def call(
         if key is not None and (known := recipes.recall(key)) is not None:
             with _on(next(iter(there.values())).device):
                 return known.run(there, outputs or {})
-    given = _given(name, tensors)
+    given = given_tensors(name, tensors)
     first = next(iter(given.values()))
     if tracing.get():
         return outputs_while_tracing(name, operator, given, attrs)
@@ -184,7 +188,7 @@ def explain(
     operator, implied = _ALIASES.get(operator, (operator, {}))
     attrs = {**implied, **(attrs or {})}
     require_gpu_operator(operator)
-    given = _given(name, tensors)
+    given = given_tensors(name, tensors)
     known = known_attributes(get_spec(operator))
     if unknown := sorted(set(attrs) - known):
         raise UsageError(

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from pumice.errors import DeviceError, UsageError
+from pumice.torch.dispatch import given_tensors
 from pumice.torch.operators import FLOATS, FLOATS8, one_of
 
 _NAME = "tgemm.mm"
@@ -141,21 +142,11 @@ class TunedGemm:
         x: Tensor, weight: Tensor, bias: Tensor | None, scale_a: Tensor | None,
         scale_b: Tensor | None, out_dtype: torch.dtype | None,
     ) -> None:  # fmt: skip
-        given: dict[str, Any] = {
-            "x": x, "weight": weight, "bias": bias, "scale_a": scale_a, "scale_b": scale_b,
-        }  # fmt: skip
-        for name, tensor in given.items():
-            if isinstance(tensor, Tensor):
-                if tensor.layout != torch.strided or tensor.is_nested:
-                    layout = "nested" if tensor.is_nested else str(tensor.layout)
-                    raise UsageError(
-                        f"{_NAME}: {name} has the layout {layout}; allowed: torch.strided"
-                    )
-            elif tensor is not None or name in ("x", "weight"):
-                raise UsageError(
-                    f"{_NAME}: {name} is a {type(tensor).__name__}; allowed: a tensor"
-                    + ("" if name in ("x", "weight") else " or None")
-                )
+        optional = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
+        for name, tensor in (("x", x), ("weight", weight)):
+            if tensor is None:
+                raise UsageError(f"{_NAME}: {name} is a NoneType; allowed: a tensor")
+        given_tensors(_NAME, {"x": x, "weight": weight, **optional}, optional)
         if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
             raise UsageError(
                 f"{_NAME}: x is {list(x.shape)} and weight {list(weight.shape)}; allowed: "
@@ -169,12 +160,6 @@ class TunedGemm:
             one_of(_NAME, "bias's dtype", bias.dtype, FLOATS)
         if out_dtype is not None:
             one_of(_NAME, "out_dtype", out_dtype, FLOATS)
-        found = {name: t.device for name, t in given.items() if t is not None}
-        if len(set(found.values())) > 1:
-            raise UsageError(
-                f"{_NAME}: tensors lie on several devices: "
-                + ", ".join(f"{name} on {device}" for name, device in found.items())
-            )
 
     @staticmethod
     def _scaled(

@@ -33,16 +33,19 @@ def _call(job: tuple[str, str]) -> str:
     return ""
 
 
-def _is_own(operator: str, label: str) -> bool:
-    """Whether it is a row of the operator's, which a worker finds again by its label."""
-    return any(row[1] == label for row in rows_of(operator))
-
-
 def warm_peers(rows: Sequence[Row], say: Callable[[str], None]) -> list[str]:
-    """Returns what failed. Before any use of the GPU: the workers are forks, as what was loaded to
-    make AITER importable must be there."""
-    jobs = [(spec.name, label) for spec, label, _, _ in rows if _is_own(spec.name, label)]
-    if not jobs:
+    """Returns what failed. The workers are forks, as what was loaded to make AITER importable must
+    be there; a process that uses the GPU already cannot have such, and says so."""
+    import torch
+
+    from pumice.bench.operators import aiter
+
+    own = {(name, row[1]) for name in aiter.OPERATORS for row in rows_of(name)}
+    jobs = [job for spec, label, _, _ in rows if (job := (spec.name, label)) in own]
+    if not jobs or not aiter.installed():
+        return []
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        say("AITER's kernels compile as they are called: this process uses the GPU already")
         return []
     start = time.perf_counter()
     processes = min(MOST_PROCESSES, os.cpu_count() or 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pumice.operators.flash_attention.triton_plan import LOG2_E
-from pumice.operators.mla_decode.triton_plan import MlaDecode, partial_arguments, share_counts
+from pumice.operators.mla_decode.triton_plan import MlaDecode, share_counts, shared_arguments
 from pumice.operators.paged_attention.triton_plan import combine_launch
 from pumice.operators.triton.plan import (
     Config,
@@ -66,26 +65,16 @@ class MlaDecodeHopper:
 
     def plan(self, problem: Problem, target: Target, config: Config) -> Plan:
         q, cache, out = problem["q"], problem["k_cache"], problem["out"]
-        sequences, heads, dim = q.shape
+        sequences, heads, _ = q.shape
         if sequences == 0:
             return Plan(())
         splits, head_blocks = config["SPLITS"], cdiv(heads, _ROWS)
-        arguments, constants, workspaces = partial_arguments(out, splits)
+        arguments, constants, workspaces = shared_arguments(problem, splits, head_blocks)
         grid = sequences * splits * head_blocks
         launch = Launch(
             kernel=_kernel(),
             grid=(grid, 1, 1),
-            arguments={
-                **arguments,
-                "q": "q", "cache": "k_cache", "block_table": "block_table",
-                "context_len": "context_len",
-                "stride_qs": q.stride[0], "stride_qh": q.stride[1],
-                "stride_cb": cache.stride[0], "stride_cn": cache.stride[1],
-                "stride_table": problem["block_table"].stride[0],
-                "heads": heads, "head_blocks": head_blocks,
-                "cache_blocks": _BLOCKS,
-                "scale": float(problem.attrs.get("scale", dim**-0.5)) * LOG2_E,
-            },
+            arguments={**arguments, "cache_blocks": _BLOCKS},
             constants={
                 **constants,
                 "DV": out.shape[2], "PAGE": cache.shape[1], "BLOCK_N": _KEYS,

@@ -75,20 +75,11 @@ class MlaDecode:
             return Plan(())
         splits = config["SPLITS"]
         head_blocks = cdiv(heads, config["BLOCK_H"])
-        arguments, constants, workspaces = partial_arguments(out, splits)
+        arguments, constants, workspaces = shared_arguments(problem, splits, head_blocks)
         launch = Launch(
             kernel=_kernel(),
             grid=(sequences * splits * head_blocks, 1, 1),
-            arguments={
-                **arguments,
-                "q": "q", "cache": "k_cache", "block_table": "block_table",
-                "context_len": "context_len",
-                "stride_qs": q.stride[0], "stride_qh": q.stride[1],
-                "stride_cb": cache.stride[0], "stride_cn": cache.stride[1],
-                "stride_table": problem["block_table"].stride[0],
-                "heads": heads, "head_blocks": head_blocks,
-                "scale": float(problem.attrs.get("scale", dim**-0.5)) * LOG2_E,
-            },
+            arguments=arguments,
             constants={
                 **constants,
                 "D": dim, "DV": out.shape[2], "PAGE": cache.shape[1],
@@ -104,7 +95,24 @@ class MlaDecode:
         return Plan((launch, combine_launch(out, splits, begins_early(target))), workspaces)
 
 
-def partial_arguments(
+def shared_arguments(
+    problem: Problem, splits: int, head_blocks: int
+) -> tuple[dict[str, str | int | float], dict[str, Any], dict[str, TensorSpec]]:
+    """(arguments, constants, workspaces) of a launch of either kernel."""
+    q, cache = problem["q"], problem["k_cache"]
+    arguments, constants, workspaces = _partial_arguments(problem["out"], splits)
+    arguments |= {
+        "q": "q", "cache": "k_cache", "block_table": "block_table", "context_len": "context_len",
+        "stride_qs": q.stride[0], "stride_qh": q.stride[1],
+        "stride_cb": cache.stride[0], "stride_cn": cache.stride[1],
+        "stride_table": problem["block_table"].stride[0],
+        "heads": q.shape[1], "head_blocks": head_blocks,
+        "scale": float(problem.attrs.get("scale", q.shape[2] ** -0.5)) * LOG2_E,
+    }  # fmt: skip
+    return arguments, constants, workspaces
+
+
+def _partial_arguments(
     out: TensorSpec, splits: int
 ) -> tuple[dict[str, str | int | float], dict[str, Any], dict[str, TensorSpec]]:
     """Where shares of the keys write: (arguments, constants, workspaces) of a launch."""

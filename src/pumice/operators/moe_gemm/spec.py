@@ -100,6 +100,20 @@ def tensors(
     return found
 
 
+def values_of(specs: Mapping[str, TensorSpec], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random inputs but for ids: weights and scales around 0.1, products of about 1."""
+    found: dict[str, np.ndarray] = {}
+    for name, spec in specs.items():
+        if spec.dtype == "float32":
+            found[name] = rng.random(spec.shape, np.float32) / 9 + np.float32(0.05)
+        elif name != "ids":
+            values = rng.standard_normal(spec.shape, np.float32)
+            plain = name == "x" or spec.dtype.startswith("float8")
+            values /= np.float32(1.0 if plain else spec.shape[-1] ** 0.5)
+            found[name] = values.astype(numpy_dtype(spec.dtype))
+    return found
+
+
 def cases(rng: np.random.Generator) -> Cases:
     """No token, one, experts without tokens, experts elsewhere, odd widths, block scales."""
     found: Cases = []
@@ -108,14 +122,7 @@ def cases(rng: np.random.Generator) -> Cases:
         (70, 5, 2, 64, 33, "bfloat16"), (3, 40, 8, 48, 24, "float16"),
         (9, 3, 2, 256, 128, "float8_e4m3fn"), (40, 2, 1, 200, 256, "float8_e4m3fn"),
     ):  # fmt: skip
-        inputs: dict[str, np.ndarray] = {}
-        for name, spec in tensors(tokens, experts, topk, k, f, dtype).items():
-            if spec.dtype == "float32":
-                inputs[name] = rng.random(spec.shape, np.float32) / 9 + np.float32(0.05)
-            elif name != "ids":
-                values = rng.standard_normal(spec.shape, np.float32)
-                values /= np.float32(1.0 if name == "x" or "8" in dtype else spec.shape[-1] ** 0.5)
-                inputs[name] = values.astype(numpy_dtype(dtype))
+        inputs = values_of(tensors(tokens, experts, topk, k, f, dtype), rng)
         chosen = [rng.permutation(experts)[:topk] for _ in range(tokens)]
         ids = np.array(chosen, np.int32).reshape(tokens, topk)
         if tokens > 4:

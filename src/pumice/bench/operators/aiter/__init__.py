@@ -9,6 +9,8 @@ outside the timed calls.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable
 
 from pumice.bench.operators.aiter.attention import (
@@ -31,7 +33,7 @@ from pumice.bench.operators.aiter.products import (
 from pumice.bench.operators.aiter.rows import activation_mul, norm, quantize, softmax
 from pumice.operators.triton.plan import Problem
 
-__all__ = ["NAME", "Peer", "Tensors", "available", "peer_of"]
+__all__ = ["NAME", "OPERATORS", "Peer", "Tensors", "available", "installed", "peer_of"]
 
 NAME = "aiter"
 
@@ -54,6 +56,14 @@ _PEERS: dict[str, Callable[[Problem], Peer | None]] = {
     "rope_cache": rope_cache,
     "softmax": softmax,
 }
+
+
+OPERATORS = frozenset(_PEERS)
+
+
+def installed() -> bool:
+    """Whether there is a package of that name, without importing it."""
+    return NAME in sys.modules or importlib.util.find_spec(NAME) is not None
 
 
 def available() -> bool:
