@@ -134,7 +134,7 @@ class Language:
         """What takes the place of a name of a kernel's module."""
         return {
             "gl": self, "async_copy": self, "warpgroup_mma": self.warpgroup_mma,
-            "warpgroup_mma_wait": self.warpgroup_mma_wait, "_begin_copy": self.begin_copy,
+            "warpgroup_mma_wait": self.warpgroup_mma_wait, "begin_copy": self.begin_copy,
             "barrier": lambda: None,
         }  # fmt: skip
 

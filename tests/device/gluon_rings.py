@@ -71,7 +71,7 @@ class Attention(Warps):
         names = super().stands()
         tma = SimpleNamespace(make_tensor_descriptor=Descriptor)
         return names | {
-            "tma": tma, "COLUMNS": COLUMNS, "CONSUMERS": 2, "copy_shared": self.copy_shared,
+            "tma": tma, "COLUMNS": COLUMNS, "CONSUMERS": 2, "begin_copy": self.copy_shared,
             "reinterpret": self.reinterpret,
             "fresh": lambda values: values, "kept": lambda parameter, start: parameter,
             "advance": self.advance, "await_turn": lambda _: None, "give_turn": lambda _: None,

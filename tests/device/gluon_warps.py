@@ -78,7 +78,7 @@ class Warps(Language):
         )  # fmt: skip
         return super().stands() | {
             "tl": self, "tma": tma, "mbarrier": barrier, "async_load": self.load_block,
-            "async_store": self.store_block, "_begin_copy": self.begin_copy,
+            "async_store": self.store_block, "begin_copy": self.begin_copy,
             "fence_async_shared": lambda: None,
         }  # fmt: skip
 

@@ -8,7 +8,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
     fence_async_shared,
     mbarrier,
-    tma,
 )
 
 from pumice.operators.flash_attention.hopper_tiles_triton import (
@@ -24,9 +23,7 @@ from pumice.operators.flash_attention.hopper_tiles_triton import (
     take_tile,
     tell,
 )
-
-# Named so from Triton 3.8 on.
-async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
+from pumice.operators.triton.gluon_names_triton import async_load
 
 
 @gluon.jit

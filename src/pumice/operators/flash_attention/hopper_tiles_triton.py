@@ -4,10 +4,9 @@ ragged end get into shared memory."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import async_copy
 
-# Named otherwise up to Triton 3.7.
-copy_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+from pumice.operators.triton.gluon_names_triton import begin_copy
+
 _descriptor = gl.shared_memory_descriptor
 reinterpret = getattr(_descriptor, "reinterpret", None) or _descriptor._reinterpret  # up to 3.8
 CONSUMERS = gl.constexpr(2)  # warp groups that compute
@@ -208,4 +207,4 @@ def copy_rows(
             rows = base + row.to(gl.int64) * stride
         rows += i // (N // 8) * COLUMNS
         mask = inside[:, None] & (d >= 0)[None, :]
-        copy_shared(parts.index(slot * COUNT + i), rows[:, None] + d[None, :], mask=mask)
+        begin_copy(parts.index(slot * COUNT + i), rows[:, None] + d[None, :], mask=mask)

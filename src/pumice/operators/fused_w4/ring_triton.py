@@ -25,12 +25,7 @@ from pumice.operators.fused_w4.ring_operand_triton import (
     scales_of,
     words_of,
 )
-
-_begin_copy = (
-    async_copy.async_load
-    if hasattr(async_copy, "async_load")
-    else async_copy.async_copy_global_to_shared
-)
+from pumice.operators.triton.gluon_names_triton import begin_copy
 
 
 @gluon.constexpr_function
@@ -60,13 +55,13 @@ def _copy(
     j = s * (32 * WARPS) + gl.arange(0, 32 * WARPS, layout=gl.SliceLayout(0, LW))
     at = row[:, None] * (4 * GROUPS) + j[None, :]
     inside = (j < 4 * GROUPS)[None, :] & (row >= 0)[:, None]
-    _begin_copy(w_ring.index(slot), w + at, mask=inside)
+    begin_copy(w_ring.index(slot), w + at, mask=inside)
     LS: gl.constexpr = _copy_layout(8 * WARPS, 4, WARPS)
     row = _tile_rows(tile, N, half, GATED, gl.SliceLayout(1, LS))
     g = s * (8 * WARPS) + gl.arange(0, 8 * WARPS, layout=gl.SliceLayout(0, LS))
     at = row[:, None] * GROUPS + g[None, :]
     inside = (g < GROUPS)[None, :] & (row >= 0)[:, None]
-    _begin_copy(s_ring.index(slot), scales + at, mask=inside)
+    begin_copy(s_ring.index(slot), scales + at, mask=inside)
 
 
 @gluon.jit

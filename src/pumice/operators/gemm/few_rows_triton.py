@@ -23,11 +23,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from pumice.operators.gemm.common_triton import activate as _activate
 from pumice.operators.gemm.hopper_triton import after
-from pumice.operators.triton.shares_triton import add_others, barrier, give, here
+from pumice.operators.triton.gluon_names_triton import async_load, barrier
+from pumice.operators.triton.shares_triton import add_others, give, here
 
 activate = gluon.jit(_activate.fn)
-# The name of Triton 3.6, and that of later versions.
-async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 
 
 @gluon.jit

@@ -17,8 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from pumice.operators.gemm.hopper_triton import after, async_load, begin_early, store_tile
-from pumice.operators.triton.shares_triton import barrier
+from pumice.operators.gemm.hopper_triton import after, begin_early, store_tile
+from pumice.operators.triton.gluon_names_triton import async_load, barrier
 
 
 @gluon.jit

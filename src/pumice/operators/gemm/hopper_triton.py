@@ -16,11 +16,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from pumice.operators.gemm.common_triton import activate as _activate
 from pumice.operators.gemm.common_triton import tile_of as _tile_of
+from pumice.operators.triton.gluon_names_triton import async_load
 
 activate = gluon.jit(_activate.fn)
 tile_of = gluon.jit(_tile_of.fn)
-# Named so from Triton 3.8 on.
-async_load = getattr(tma, "async_load", tma.async_copy_global_to_shared)
 
 
 @gluon.jit

@@ -10,9 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from pumice.operators.gemm.hopper_triton import activate, store_tile
-
-# Named so from Triton 3.8 on.
-async_store = getattr(tma, "async_store", tma.async_copy_shared_to_global)
+from pumice.operators.triton.gluon_names_triton import async_store
 
 
 @gluon.jit

@@ -12,7 +12,6 @@ from triton.experimental.gluon.language.nvidia.hopper import async_copy, mbarrie
 
 from pumice.operators.gemm.hopper_triton import (
     after,
-    async_load,
     begin_early,
     narrow_of,
     tile_of,
@@ -24,13 +23,7 @@ from pumice.operators.gemm_fp8_block.hopper_tiles_triton import (
     multiply_256,
 )
 from pumice.operators.gemm_fp8_block.hopper_whole_triton import multiply_whole
-
-# The name of Triton 3.6, and that of later versions.
-_begin_copy = (
-    async_copy.async_load
-    if hasattr(async_copy, "async_load")
-    else async_copy.async_copy_global_to_shared
-)
+from pumice.operators.triton.gluon_names_triton import async_load, begin_copy
 
 
 @gluon.jit
@@ -73,8 +66,8 @@ def _load(
         bar = full.index(stage)
         mbarrier.wait(empty.index(stage), phase)
         if SCALES:
-            _begin_copy(s_smem.index(stage), s_at)
-            _begin_copy(t_smem.index(stage), t_at)
+            begin_copy(s_smem.index(stage), s_at)
+            begin_copy(t_smem.index(stage), t_at)
             async_copy.mbarrier_arrive(bar)
             s_at += stride_sk
             t_at += stride_tk

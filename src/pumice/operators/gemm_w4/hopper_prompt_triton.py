@@ -12,8 +12,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from pumice.operators.gemm.hopper_stream_triton import share_of, streamed_consumer
-from pumice.operators.gemm.hopper_triton import after, async_load, begin_early
+from pumice.operators.gemm.hopper_triton import after, begin_early
 from pumice.operators.gemm_w4.hopper_operand_triton import decoded
+from pumice.operators.triton.gluon_names_triton import async_load
 
 
 @gluon.constexpr_function

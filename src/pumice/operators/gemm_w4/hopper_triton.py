@@ -23,14 +23,8 @@ from pumice.operators.gemm_w4.hopper_operand_triton import (
     multiply,
     words_layout,
 )
+from pumice.operators.triton.gluon_names_triton import begin_copy
 from pumice.operators.triton.shares_triton import add_others, give, here
-
-# Names of Triton 3.6, and those of later versions.
-_begin_copy = (
-    async_copy.async_load
-    if hasattr(async_copy, "async_load")
-    else async_copy.async_copy_global_to_shared
-)
 
 
 @gluon.constexpr_function
@@ -74,15 +68,15 @@ def _copy(
     row = _tile_rows(tile, N, half, GATED, BN, gl.SliceLayout(1, LW))
     column = step * (BK // 8) + gl.arange(0, BK // 8, layout=gl.SliceLayout(0, LW))
     at = row[:, None] * words + column[None, :]
-    _begin_copy(w_ring.index(slot), w + at)
+    begin_copy(w_ring.index(slot), w + at)
     LS: gl.constexpr = _copy_layout(S, S, WARPS)
     row = _tile_rows(tile, N, half, GATED, BN, gl.SliceLayout(1, LS))
     column = step * S + gl.arange(0, S, layout=gl.SliceLayout(0, LS))
     at = row[:, None] * scale_columns + column[None, :]
     at = gl.max_contiguous(gl.multiple_of(at, [1, S]), [1, S])
-    _begin_copy(s_ring.index(slot), scales + at)
+    begin_copy(s_ring.index(slot), scales + at)
     if mins is not None:
-        _begin_copy(m_ring.index(slot), mins + at)
+        begin_copy(m_ring.index(slot), mins + at)
 
 
 @gluon.jit
@@ -103,14 +97,14 @@ def _copy_x(
         L: gl.constexpr = _copy_layout(128 * C, 8, WARPS)
         token = gl.minimum(gl.arange(0, T, layout=gl.SliceLayout(1, L)), M - 1)
         k = first + gl.arange(0, 128 * C, layout=gl.SliceLayout(0, L))
-        _begin_copy(x_ring.index(slot), x + (token * x_stride)[:, None] + k[None, :])
+        begin_copy(x_ring.index(slot), x + (token * x_stride)[:, None] + k[None, :])
     else:
         L: gl.constexpr = _x_layout(T, C, WARPS)
         token = gl.minimum(gl.arange(0, T, layout=gl.SliceLayout(1, L)), M - 1)
         k = first + _code_at(gl.arange(0, 128 * C, layout=gl.SliceLayout(0, L)))
         at = (token * x_stride)[:, None] + k[None, :]
         at = gl.max_contiguous(gl.multiple_of(at, [1, 2]), [1, 2])
-        _begin_copy(x_ring.index(slot), x + at)
+        begin_copy(x_ring.index(slot), x + at)
 
 
 @gluon.constexpr_function

@@ -30,10 +30,10 @@ from pumice.operators.flash_attention.hopper_loads_triton import find_pages, loa
 from pumice.operators.flash_attention.hopper_tiles_triton import (
     COLUMNS,
     advance,
-    copy_shared,
     reinterpret,
 )
 from pumice.operators.flash_attention.hopper_triton import softmax
+from pumice.operators.triton.gluon_names_triton import begin_copy
 
 NEAR = gl.constexpr(2)  # places of near quarters, of weights and of their factors
 FAR = gl.constexpr(3)  # places of far quarters
@@ -47,7 +47,7 @@ def copy_queries(q, stride_qh, heads, head, block, FIRST: gl.constexpr):
     m = head + gl.arange(0, 64, gl.SliceLayout(1, layout))
     d = gl.arange(0, block.shape[1], gl.SliceLayout(0, layout))
     rows = q + FIRST + (m * stride_qh)[:, None] + d[None, :]
-    copy_shared(block, rows, mask=(m < heads)[:, None] & (d >= 0)[None, :])
+    begin_copy(block, rows, mask=(m < heads)[:, None] & (d >= 0)[None, :])
 
 
 @gluon.jit

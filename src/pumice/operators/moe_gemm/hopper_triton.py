@@ -11,17 +11,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy, mbarrier, tma
 
 from pumice.operators.flash_attention.hopper_tiles_triton import read_note, take_tile
-from pumice.operators.gemm.hopper_triton import after, async_load, tile_of
+from pumice.operators.gemm.hopper_triton import after, tile_of
 from pumice.operators.gemm_fp8_block.hopper_results_triton import let_go
 from pumice.operators.gemm_fp8_block.hopper_tiles_triton import multiply_256
 from pumice.operators.gemm_fp8_block.hopper_whole_triton import multiply_whole
-
-# The name of Triton 3.6, and that of later versions.
-_begin_copy = (
-    async_copy.async_load
-    if hasattr(async_copy, "async_load")
-    else async_copy.async_copy_global_to_shared
-)
+from pumice.operators.triton.gluon_names_triton import async_load, begin_copy
 
 
 @gluon.jit
@@ -88,12 +82,12 @@ def _load(
         bar = full.index(stage)
         mbarrier.wait(empty.index(stage), phase)
         if SCALES:
-            _begin_copy(s_smem.index(stage), s_at)
-            _begin_copy(t_smem.index(stage), t_at)
+            begin_copy(s_smem.index(stage), s_at)
+            begin_copy(t_smem.index(stage), t_at)
             s_at += stride_sk
             t_at += stride_tk
         if TOPK:
-            _begin_copy(a_smem.index(stage), x + k + x_at, mask=real)
+            begin_copy(a_smem.index(stage), x + k + x_at, mask=real)
             async_copy.mbarrier_arrive(bar, increment_count=False)
             mbarrier.expect(bar, OF_W * LINE)
         else:

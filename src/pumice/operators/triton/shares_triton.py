@@ -7,8 +7,7 @@ so that results do not depend on who was faster.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-# The name of Triton 3.6, and that of later versions.
-barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+from pumice.operators.triton.gluon_names_triton import barrier
 
 
 @gluon.jit
